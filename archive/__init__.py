@@ -1,0 +1,1 @@
+"""Builds what the handler runs: weights, graphs, archives, configuration."""

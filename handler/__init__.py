@@ -1,0 +1,1 @@
+"""Everything that travels inside the .mar: from request bytes to faces."""

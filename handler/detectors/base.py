@@ -1,0 +1,199 @@
+"""What every detector is: how images become batches, and how a fault stays with its image."""
+
+from __future__ import annotations
+
+import abc
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from handler.config import Settings
+from handler.detections import Detections
+from handler.errors import DeadlineExceeded, EngineError, MogFaceError
+from handler.geometry import (
+    NATIVE,
+    Canvas,
+    Float32,
+    Placement,
+    Uint8,
+    choose_canvas,
+    letterbox,
+    place,
+    place_native,
+)
+from handler.nms import rank
+from handler.options import AUTO, Options
+
+#: Strongest candidates of an image that reach suppression, as in ModelScope's detector.
+TOP_K = 5000
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One image, ready for the network.
+
+    Attributes:
+        array: [canvas height, canvas width, 3] uint8 RGB.
+        placement: how the image lies on it.
+        options: of its request.
+        fraction: None, or float32 like ``array``: what ``array`` lacks of unrounded values.
+        image: the upright source, [H, W, 3] uint8 RGB, where a later stage needs it.
+        milliseconds: what the preparation took.
+    """
+
+    array: Uint8
+    placement: Placement
+    options: Options
+    fraction: Float32 | None = None
+    image: Uint8 | None = None
+    milliseconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One image's faces, and how they were found.
+
+    Attributes:
+        detections: in the order and number the options ask for.
+        placement: canvas and scale.
+        timing_ms: milliseconds by stage: preprocess, network, postprocess, landmarks. Of a batch that ran
+            together each image says the whole batch's time.
+    """
+
+    detections: Detections
+    placement: Placement
+    timing_ms: dict[str, float] = field(default_factory=dict)
+
+
+class Detector(abc.ABC):
+    """Faces of many images of any sizes, each answered as if alone."""
+
+    #: Colour of the pad, RGB.
+    fill: tuple[int, int, int] = (0, 0, 0)
+    #: What the sides of a ``native`` array must be multiples of.
+    multiple: int = 1
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def prepare(self, image: Uint8, options: Options) -> Prepared:
+        """Put one image on its canvas. May run in many threads at once.
+
+        Args:
+            image: [H, W, 3] uint8 RGB, upright.
+            options: of its request.
+        """
+        started = time.perf_counter()
+        height, width = image.shape[:2]
+        if options.canvas == NATIVE:
+            placement = place_native(height, width, self.multiple)
+        elif options.canvas == AUTO:
+            canvases, long_side = self.settings.canvases, self.settings.long_side
+            placement = place(height, width, choose_canvas(height, width, canvases, long_side))
+        else:
+            placement = place(height, width, Canvas.parse(options.canvas))
+        array, fraction = self._array(image, placement)
+        kept = image if options.wants_landmarks else None
+        return Prepared(array, placement, options, fraction, kept, _since(started))
+
+    def _array(self, image: Uint8, placement: Placement) -> tuple[Uint8, Float32 | None]:
+        """The canvas array, and what it lacks of unrounded values."""
+        return letterbox(image, placement, self.fill), None
+
+    def detect(self, images: Sequence[Prepared], deadline: float) -> list[Result | MogFaceError]:
+        """Find the faces of every image.
+
+        Images of one canvas run together, at most ``engine_batch`` at a time. When a batch fails it is
+        halved until the fault is alone: it costs only the image that caused it.
+
+        Args:
+            images: in any order and of any sizes.
+            deadline: of ``time.monotonic()``; images whose batch has not begun by then are not run.
+
+        Returns:
+            In the order of ``images``: a result, or the error that belongs to that image.
+        """
+        groups: dict[tuple[Canvas, bool], list[int]] = defaultdict(list)
+        for index, image in enumerate(images):
+            groups[image.placement.canvas, image.fraction is not None].append(index)
+        results: dict[int, Result | MogFaceError] = {}
+        for members in groups.values():
+            size = self.settings.engine_batch
+            # Last in, first out: the halves of a failed chunk come next.
+            chunks = [members[start : start + size] for start in range(0, len(members), size)][::-1]
+            while chunks:
+                chunk = chunks.pop()
+                results.update(self._attempt(chunk, [images[index] for index in chunk], deadline, chunks))
+        return [results[index] for index in range(len(images))]
+
+    def _attempt(
+        self, indices: list[int], images: list[Prepared], deadline: float, retries: list[list[int]]
+    ) -> dict[int, Result | MogFaceError]:
+        late = time.monotonic() - deadline
+        if late > 0:
+            message = f"not begun within {self.settings.deadline_s:g} s of its batch's arrival; send it again"
+            return {index: DeadlineExceeded(message) for index in indices}
+        try:
+            return dict(zip(indices, self._detect(images), strict=True))
+        except EngineError as error:
+            if len(indices) == 1:
+                return {indices[0]: error}
+            middle = len(indices) // 2
+            retries += [indices[middle:], indices[:middle]]
+            return {}
+
+    @abc.abstractmethod
+    def _detect(self, images: list[Prepared]) -> list[Result]:
+        """Faces of images that share one canvas.
+
+        Raises:
+            EngineError: the batch cannot be answered.
+        """
+
+    def warm_up(self) -> None:
+        """Run once on every canvas of ``canvas: auto``, so that the first request waits for nothing."""
+        allowed = [canvas for canvas in self.settings.canvases if max(canvas) <= self.settings.long_side]
+        for canvas in allowed[:1]:
+            blank = self.prepare(np.zeros((*canvas, 3), np.uint8), self.settings.options)
+            self._detect([blank])
+
+
+def finish(boxes: Float32, scores: Float32, landmarks: Float32, placement: Placement, options: Options) -> Detections:
+    """Suppressed boxes on the canvas -> the faces an answer holds.
+
+    To source pixels, clipped to the image; a box wholly outside it (it lies in the pad) is left out; then
+    ``min_face_size``, ``order`` and ``max_faces``, in this order.
+
+    Args:
+        boxes: [N, 4] float32 canvas px, by falling score.
+        scores: [N] float32.
+        landmarks: [N, 5, 2] float32 canvas px, NaN where there are none.
+        placement: of the image.
+        options: of its request.
+
+    Raises:
+        EngineError: numbers that are not finite.
+    """
+    if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):
+        raise EngineError("the network gave boxes or scores that are not finite")
+    height, width = placement.source
+    boxes = placement.to_source(boxes)
+    inside = (boxes[:, 2] >= 0) & (boxes[:, 3] >= 0) & (boxes[:, 0] <= width - 1) & (boxes[:, 1] <= height - 1)
+    boxes = np.clip(boxes, 0, np.array([width - 1, height - 1] * 2, np.float32))
+    points = placement.to_source(landmarks.reshape(-1, 10)).reshape(-1, 5, 2)
+    try:
+        faces = Detections(boxes, scores, points, height, width)[inside]
+    except ValueError as error:
+        raise EngineError(f"the network gave impossible faces: {error}") from error
+    if options.min_face_size > 0:
+        faces = faces[faces.sizes >= options.min_face_size]
+    if options.order == "size":
+        faces = faces[rank(faces.sizes)]
+    return faces[: options.max_faces]
+
+
+def _since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000

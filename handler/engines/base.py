@@ -1,0 +1,80 @@
+"""What every engine is: checks of names, types and shapes round one call."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from handler.errors import EngineError
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph.
+
+    Attributes:
+        name: of the tensor.
+        dtype: of its elements.
+        shape: a number a fixed axis, a name a free one; equal names within a call must agree.
+        optional: an input with a value of its own where none is given.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+    optional: bool = False
+
+
+class Engine(abc.ABC):
+    """One graph, loaded, on one device. Not for two threads at once.
+
+    Attributes:
+        inputs: by name.
+        outputs: by name.
+        device: where inputs are taken and outputs given.
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec], device: torch.device
+    ) -> None:
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+        self.device = device
+
+    def run(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run the graph.
+
+        Args:
+            feeds: every input by name; optional ones may be missing.
+
+        Returns:
+            Every output by name, on ``device``.
+
+        Raises:
+            EngineError: a feed that does not fit the graph, or a failure inside the library.
+        """
+        self._check(feeds)
+        return self._run({name: tensor.to(self.device).contiguous() for name, tensor in feeds.items()})
+
+    @abc.abstractmethod
+    def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Run on checked, contiguous tensors of this device."""
+
+    def _check(self, feeds: Mapping[str, torch.Tensor]) -> None:
+        needed = {name for name, spec in self.inputs.items() if not spec.optional}
+        if not needed <= set(feeds) <= set(self.inputs):
+            raise EngineError(f"inputs {sorted(feeds)} given, {sorted(self.inputs)} expected")
+        sizes: dict[str, int] = {}
+        for name, tensor in feeds.items():
+            spec = self.inputs[name]
+            if tensor.dtype != spec.dtype:
+                raise EngineError(f"input {name!r} is {tensor.dtype}, expected {spec.dtype}")
+            fits = tensor.dim() == len(spec.shape) and all(
+                size == (axis if isinstance(axis, int) else sizes.setdefault(axis, size))
+                for size, axis in zip(tensor.shape, spec.shape, strict=True)
+            )
+            if not fits:
+                raise EngineError(f"input {name!r} is {list(tensor.shape)}, expected {list(spec.shape)}")

@@ -1,0 +1,96 @@
+"""ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from handler.engines.base import Engine, TensorSpec
+from handler.errors import ArtifactError, EngineError, EnvironmentFault
+
+_DTYPES = {
+    "tensor(float)": torch.float32,
+    "tensor(float16)": torch.float16,
+    "tensor(uint8)": torch.uint8,
+    "tensor(int64)": torch.int64,
+}
+
+
+class OrtEngine(Engine):
+    """An ONNX graph on ONNX Runtime, by its CPU or its CUDA provider.
+
+    Raises:
+        ArtifactError: the file is missing or no graph that ONNX Runtime loads.
+        EnvironmentFault: the package or the device's provider is missing.
+    """
+
+    def __init__(self, graph: Path, device: torch.device, threads: int) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise EnvironmentFault("engine ort needs the package onnxruntime or onnxruntime-gpu") from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        # The graphs are chains: a second pool would only contend with the first.
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Spinning threads starve the decoders and the other workers of their cores.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if device.type == "cuda":
+            provider: Any = ("CUDAExecutionProvider", {"device_id": device.index or 0})
+        else:
+            provider = "CPUExecutionProvider"
+            # The arena keeps the largest size ever seen; the graphs reuse their own memory by plan.
+            options.enable_cpu_mem_arena = False
+        try:
+            session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises classes of its own, without a common root
+            raise ArtifactError(f"{graph}: ONNX Runtime cannot load it: {error}") from error
+        # Asked for a provider that cannot start, ONNX Runtime goes on with the CPU and says nothing.
+        wanted = provider[0] if isinstance(provider, tuple) else provider
+        if wanted not in session.get_providers():
+            raise EnvironmentFault(f"{wanted} does not start here; ONNX Runtime has {session.get_providers()}")
+        self._session = session
+        inputs = [_spec(node) for node in session.get_inputs()]
+        optional = [_spec(node, optional=True) for node in session.get_overridable_initializers()]
+        outputs = [_spec(node) for node in session.get_outputs()]
+        super().__init__(
+            {spec.name: spec for spec in inputs + optional}, {spec.name: spec for spec in outputs}, device
+        )
+
+    def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        names = list(self.outputs)
+        try:
+            if self.device.type == "cuda":
+                return self._run_bound(feeds)
+            arrays = self._session.run(names, {name: tensor.numpy() for name, tensor in feeds.items()})
+        except Exception as error:  # noqa: BLE001 - as above
+            raise EngineError(f"ONNX Runtime failed: {error}") from error
+        return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
+
+    def _run_bound(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Inputs and outputs stay on the GPU. Written from ONNX Runtime's documentation; not yet run."""
+        binding = self._session.io_binding()
+        for name, tensor in feeds.items():
+            element = str(tensor.dtype).removeprefix("torch.")
+            shape, address = tuple(tensor.shape), tensor.data_ptr()
+            binding.bind_input(name, "cuda", self.device.index or 0, element, shape, address)
+        for name in self.outputs:
+            binding.bind_output(name, "cuda", self.device.index or 0)
+        torch.cuda.current_stream(self.device).synchronize()
+        self._session.run_with_iobinding(binding)
+        values = binding.get_outputs()
+        return {
+            name: torch.from_dlpack(value._ortvalue.to_dlpack())
+            for name, value in zip(self.outputs, values, strict=True)
+        }
+
+
+def _spec(node: Any, optional: bool = False) -> TensorSpec:
+    """ONNX Runtime's node argument as a TensorSpec; an unnamed free axis gets a name of its own."""
+    if node.type not in _DTYPES:
+        raise ArtifactError(f"tensor {node.name!r} is {node.type}: expected one of {', '.join(_DTYPES)}")
+    shape = tuple(axis if axis is not None else f"{node.name}.{i}" for i, axis in enumerate(node.shape))
+    return TensorSpec(node.name, _DTYPES[node.type], shape, optional)

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -45,6 +46,6 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def progress(label: str, total: int, unit: str = "step") -> tqdm[None]:
+def progress(label: str, total: int, unit: str = "step") -> tqdm[NoReturn]:
     """A progress bar on the terminal's error stream; a context manager with ``update(n)``."""
     return tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", leave=True, dynamic_ncols=True)

@@ -78,8 +78,7 @@ class Settings:
     precision: str = "fp32"
     device: str = "auto"
     canvases: tuple[Canvas, ...] = tuple(
-        Canvas.parse(text)
-        for text in ("640x640", "480x640", "640x480", "384x640", "640x384", "960x1280", "1280x960")
+        Canvas.parse(text) for text in ("640x640", "480x640", "640x480", "384x640", "640x384", "960x1280", "1280x960")
     )
     long_side: int = 640
     engine_batch: int = 1

@@ -65,9 +65,7 @@ class Detections:
         return len(self.scores)
 
     def __getitem__(self, index: Index) -> Detections:
-        return Detections(
-            self.boxes[index], self.scores[index], self.landmarks[index], self.height, self.width
-        )
+        return Detections(self.boxes[index], self.scores[index], self.landmarks[index], self.height, self.width)
 
     @property
     def has_landmarks(self) -> npt.NDArray[np.bool_]:

@@ -172,12 +172,11 @@ def shrink_float(image: Uint8, placement: Placement) -> Float32:
     low, high, weight = columns
     across = source[:, low] * (1 - weight)[None, :, None] + source[:, high] * weight[None, :, None]
     low, high, weight = rows
-    return across[low] * (1 - weight)[:, None, None] + across[high] * weight[:, None, None]
+    shrunk = across[low] * (1 - weight)[:, None, None] + across[high] * weight[:, None, None]
+    return shrunk.astype(np.float32, copy=False)
 
 
-def _taps(
-    target: int, source: int, scale: float
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Float32]:
+def _taps(target: int, source: int, scale: float) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Float32]:
     """Both neighbours and the second one's weight for each target pixel, at pixel centres."""
     position = (np.arange(target) + 0.5) / scale - 0.5
     low = np.floor(position).astype(np.int64)

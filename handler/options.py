@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -71,9 +72,7 @@ class Options:
         options = dataclasses.replace(self, **changes)
         allowed = [AUTO, NATIVE, *map(str, canvases)]
         if options.canvas not in allowed:
-            raise InvalidOption(
-                f"canvas is {options.canvas!r}: this archive has {', '.join(allowed)} (height x width)"
-            )
+            raise InvalidOption(f"canvas is {options.canvas!r}: this archive has {', '.join(allowed)} (height x width)")
         return options
 
 
@@ -81,10 +80,8 @@ def _number(low: float, high: float) -> Callable[[str, object], float]:
     def parse(name: str, value: object) -> float:
         number = math.nan
         if isinstance(value, int | float | str) and not isinstance(value, bool):
-            try:
+            with contextlib.suppress(ValueError, OverflowError):
                 number = float(value)
-            except (ValueError, OverflowError):
-                pass
         if not low <= number <= high:
             raise InvalidOption(f"{name} is {_shown(value)}: expected a number from {low:g} to {high:g}")
         return number

@@ -46,7 +46,7 @@ class OrtEngine(Engine):
             options.enable_cpu_mem_arena = False
         try:
             session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
-        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises classes of its own, without a common root
+        except Exception as error:  # ONNX Runtime raises classes of its own, without a common root
             raise ArtifactError(f"{graph}: ONNX Runtime cannot load it: {error}") from error
         # Asked for a provider that cannot start, ONNX Runtime goes on with the CPU and says nothing.
         wanted = provider[0] if isinstance(provider, tuple) else provider
@@ -56,9 +56,7 @@ class OrtEngine(Engine):
         inputs = [_spec(node) for node in session.get_inputs()]
         optional = [_spec(node, optional=True) for node in session.get_overridable_initializers()]
         outputs = [_spec(node) for node in session.get_outputs()]
-        super().__init__(
-            {spec.name: spec for spec in inputs + optional}, {spec.name: spec for spec in outputs}, device
-        )
+        super().__init__({spec.name: spec for spec in inputs + optional}, {spec.name: spec for spec in outputs}, device)
 
     def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         names = list(self.outputs)
@@ -66,7 +64,7 @@ class OrtEngine(Engine):
             if self.device.type == "cuda":
                 return self._run_bound(feeds)
             arrays = self._session.run(names, {name: tensor.numpy() for name, tensor in feeds.items()})
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # as above
             raise EngineError(f"ONNX Runtime failed: {error}") from error
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
@@ -83,7 +81,7 @@ class OrtEngine(Engine):
         self._session.run_with_iobinding(binding)
         values = binding.get_outputs()
         return {
-            name: torch.from_dlpack(value._ortvalue.to_dlpack())
+            name: torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack())
             for name, value in zip(self.outputs, values, strict=True)
         }
 

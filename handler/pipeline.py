@@ -1,0 +1,170 @@
+"""Requests -> responses: the whole of the service, with no server in it.
+
+Errors stay where they arise. A request that cannot be read, an image that cannot be decoded, an image the
+engine fails on: each answers for itself, and the others of the batch never notice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from handler import detectors
+from handler.config import Settings, cores
+from handler.detectors import Detector, Prepared
+from handler.errors import InternalError, MogFaceError
+from handler.geometry import Uint8
+from handler.image import decode
+from handler.options import Options
+from handler.request import Parsed, Request, parse
+from handler.response import Answered, ModelInfo, Response, encode, encode_error, limited
+
+log = logging.getLogger("mogface")
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """One image decoded and put on its canvas."""
+
+    prepared: Prepared
+    decode_ms: float
+    format: str
+    image: Uint8 | None
+
+
+class Pipeline:
+    """A detector and what surrounds it. Not for two threads at once."""
+
+    def __init__(self, detector: Detector, settings: Settings, model: ModelInfo) -> None:
+        self._detector = detector
+        self._settings = settings
+        self._model = model
+        self._pool = ThreadPoolExecutor(settings.decode_threads or cores(), thread_name_prefix="decode")
+
+    @classmethod
+    def load(cls, folder: Path, settings: Settings, name: str, version: str, device: torch.device) -> Pipeline:
+        """Out of an unpacked archive, warmed up.
+
+        Args:
+            folder: with the graphs.
+            settings: the archive's own.
+            name: of the model, as answers say it.
+            version: of the archive.
+            device: to run on.
+
+        Raises:
+            SetupError: what is wrong with the archive or the machine.
+        """
+        detector = detectors.load(folder, settings, device)
+        detector.warm_up()
+        info = ModelInfo(name, version, settings.weights, settings.engine, settings.precision)
+        return cls(detector, settings, info)
+
+    def answer(self, requests: Sequence[Request]) -> list[Response]:
+        """One response a request, in their order; never raises.
+
+        Args:
+            requests: that came together.
+        """
+        started = time.monotonic()
+        deadline = started + self._settings.deadline_s
+        parsed = [self._own(request, parse, request, self._settings) for request in requests]
+        loaded = self._load(requests, parsed)
+        good = [image for images in loaded for image in images if isinstance(image, _Loaded)]
+        found = iter(self._detect([image.prepared for image in good], deadline))
+        responses = []
+        for request, form, images in zip(requests, parsed, loaded, strict=True):
+            if isinstance(form, MogFaceError):
+                response = encode_error(form)
+            else:
+                answers = [
+                    self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images
+                ]
+                response = self._encode(request, form, answers, len(requests))
+            responses.append(response)
+            self._log(request, response, len(images), time.monotonic() - started, len(requests))
+        return responses
+
+    def _load(
+        self, requests: Sequence[Request], parsed: Sequence[Parsed | MogFaceError]
+    ) -> list[list[_Loaded | MogFaceError]]:
+        """Decode every image of the batch side by side; Pillow releases the interpreter's lock."""
+        futures = [
+            [self._pool.submit(self._own, request, self._image, image, form.options) for image in form.images]
+            if isinstance(form, Parsed)
+            else []
+            for request, form in zip(requests, parsed, strict=True)
+        ]
+        return [[future.result() for future in images] for images in futures]
+
+    def _image(self, data: bytes | bytearray | MogFaceError, options: Options) -> _Loaded | MogFaceError:
+        if isinstance(data, MogFaceError):
+            return data
+        started = time.perf_counter()
+        decoded = decode(data, self._settings.limits)
+        milliseconds = (time.perf_counter() - started) * 1000
+        prepared = self._detector.prepare(decoded.array, options)
+        # The full picture is kept only where the answer shows it: it can be far larger than the canvas.
+        shown = decoded.array if options.crops or options.output == "image" else None
+        return _Loaded(prepared, milliseconds, decoded.format, shown)
+
+    def _detect(self, images: list[Prepared], deadline: float) -> list[detectors.Result | MogFaceError]:
+        try:
+            return self._detector.detect(images, deadline)
+        except Exception:
+            log.exception("detection failed")
+            return [InternalError("detection failed; the server's log has the reason")] * len(images)
+
+    @staticmethod
+    def _answered(loaded: _Loaded, result: detectors.Result | MogFaceError) -> Answered | MogFaceError:
+        if isinstance(result, MogFaceError):
+            return result
+        return Answered(result, loaded.decode_ms, loaded.format, loaded.image)
+
+    def _encode(
+        self, request: Request, form: Parsed, answers: Sequence[Answered | MogFaceError], batch_size: int
+    ) -> Response:
+        response = self._own(request, encode, answers, form.several, form.options, self._model, batch_size)
+        if isinstance(response, MogFaceError):
+            return encode_error(response)
+        return limited(response, self._settings.limits.response_bytes)
+
+    @staticmethod
+    def _own(
+        request: Request, step: Callable[_P, _T | MogFaceError], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T | MogFaceError:
+        """A step's value, or the error that belongs to this request alone."""
+        try:
+            return step(*args, **kwargs)
+        except MogFaceError as error:
+            return error
+        except Exception:
+            # Whatever it is, it must not cost the other requests of the batch their answers.
+            log.exception(json.dumps({"event": "fault", "request": request.id}))
+            return InternalError(f"a fault of the server, logged under request {request.id or '(no id)'}")
+
+    def _log(self, request: Request, response: Response, images: int, seconds: float, batch_size: int) -> None:
+        if not self._settings.log_requests:
+            return
+        line = {
+            "event": "request",
+            "request": request.id,
+            "status": response.status,
+            "images": images,
+            "faces": response.faces,
+            "bytes": len(response.body),
+            "batch_size": batch_size,
+            "ms": round(seconds * 1000, 2),
+        }
+        log.info(json.dumps(line | ({"error": response.error} if response.error else {})))

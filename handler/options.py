@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from handler.errors import ConfigError, InvalidOption
+from handler.errors import InvalidOption
 from handler.geometry import NATIVE, Canvas
 
 ORDERS = ("score", "size")
@@ -70,10 +70,15 @@ class Options:
         # dataclasses.replace is typed by Any for its changes.
         changes: dict[str, Any] = dict(given)
         options = dataclasses.replace(self, **changes)
-        allowed = [AUTO, NATIVE, *map(str, canvases)]
-        if options.canvas not in allowed:
-            raise InvalidOption(f"canvas is {options.canvas!r}: this archive has {', '.join(allowed)} (height x width)")
+        options.require_canvas(canvases)
         return options
+
+    def require_canvas(self, canvases: Sequence[Canvas]) -> None:
+        """Raise InvalidOption unless ``canvas`` is one of these, ``auto`` or ``native``."""
+        allowed = [AUTO, NATIVE, *map(str, canvases)]
+        if self.canvas not in allowed:
+            shown = _shown(self.canvas)
+            raise InvalidOption(f"canvas is {shown}: this archive has {', '.join(allowed)} (height x width)")
 
 
 def _number(low: float, high: float) -> Callable[[str, object], float]:
@@ -119,12 +124,10 @@ def _one_of(allowed: Sequence[str]) -> Callable[[str, object], str]:
 
 
 def _canvas(name: str, value: object) -> str:
-    if isinstance(value, str) and value.strip() in (AUTO, NATIVE):
-        return value.strip()
-    try:
-        return str(Canvas.parse(str(value)))
-    except ConfigError as error:
-        raise InvalidOption(f"{name}: {AUTO}, {NATIVE} or {error}") from error
+    """Only text here; which canvases there are, the archive knows."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{name} is {_shown(value)}: expected {AUTO}, {NATIVE} or a size such as '480x640'")
+    return value.strip()
 
 
 def _shown(value: object) -> str:

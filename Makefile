@@ -40,8 +40,8 @@ $(VENV)/.dev: $(VENV)/.mogface
 	@touch $@
 
 .PHONY: build
-build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archive of MODEL=centerface|mogface [WEIGHTS=hub|FILE|seeded:N]
-	$(BIN)/mogface-archive build $(MODEL) $(if $(filter mogface,$(MODEL)),--weights $(WEIGHTS))
+build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N]
+	@for model in $(MODEL); do $(BIN)/mogface-archive build $$model --weights '$(WEIGHTS)'; done
 
 .PHONY: serve
 serve: build ## install, build and serve MODEL in the foreground

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive import centerface
+from archive import centerface, export, network
+from archive.checkpoint import Checkpoint, obtain
 from archive.files import sha256
 from archive.pack import Recipe, pack
 from handler.config import Settings
@@ -35,12 +36,18 @@ class Workspace:
         """The folder of weights."""
         return self.build / "weights"
 
-    def graphs(self, model: str, *inputs: Path) -> Path:
-        """A folder named by what the graphs are made of, so that one that exists is up to date."""
-        digest = hashlib.sha256()
+    def graphs(self, model: str, weights: str, *sources: Path) -> Path:
+        """A folder named by what the graphs are made of, so that one that exists is up to date.
+
+        Args:
+            model: whose they are.
+            weights: a hash of them.
+            sources: the code that makes the graphs.
+        """
+        digest = hashlib.sha256(weights.encode())
         for package in ("onnx", "torch"):
             digest.update(importlib.metadata.version(package).encode())
-        for path in inputs:
+        for path in sources:
             digest.update(sha256(path).encode())
         return self.build / "graphs" / f"{model}-{digest.hexdigest()[:12]}"
 
@@ -59,24 +66,48 @@ def engine(name: str) -> str:
 def export_centerface(workspace: Workspace) -> dict[str, Path]:
     """CenterFace's graph, by its name in the archive."""
     source = centerface.fetch(workspace.weights())
-    target = workspace.graphs("centerface", source, Path(centerface.__file__)) / "centerface.onnx"
+    folder = workspace.graphs("centerface", sha256(source), Path(centerface.__file__))
+    target = folder / "centerface.onnx"
     if not target.exists():
         centerface.export(source, target)
     return {"centerface.onnx": target}
 
 
-def build_centerface(workspace: Workspace, engine_name: str, version: str) -> tuple[Path, bool]:
-    """The embedded detector's archive; and whether it had to be written."""
-    settings = Settings(
-        detector="centerface",
-        weights=centerface.LABEL,
+def export_mogface(workspace: Workspace, checkpoint: Checkpoint) -> dict[str, Path]:
+    """MogFace's three graphs, and CenterFace's for the landmarks, by their names in the archive."""
+    sources = (Path(network.__file__), Path(export.__file__))
+    folder = workspace.graphs("mogface", checkpoint.fingerprint(), *sources)
+    paths = {f"{graph.name}.onnx": folder / f"{graph.name}.onnx" for graph in export.GRAPHS}
+    if not all(path.exists() for path in paths.values()):
+        export.export(checkpoint, folder)
+    return {**paths, **export_centerface(workspace)}
+
+
+def build(model: str, workspace: Workspace, weights: str, engine_name: str, version: str) -> tuple[Path, bool]:
+    """An archive in the model store; and whether it had to be written.
+
+    Args:
+        model: ``centerface`` or ``mogface``.
+        workspace: where everything lies.
+        weights: MogFace's: ``hub``, ``seeded:N`` or a file.
+        engine_name: ``auto`` or an engine.
+        version: of the archive.
+
+    Raises:
+        SetupError: what is wrong with the weights, a graph or the machine.
+    """
+    if model == "centerface":
+        label, graphs = centerface.LABEL, export_centerface(workspace)
         # CenterFace's own thresholds; its points cost nothing.
-        options=Options(score_threshold=0.5, nms_threshold=0.3, landmarks=True),
-        engine=engine(engine_name),
-    )
-    target = workspace.store / "centerface.mar"
-    written = pack(Recipe("centerface", version, settings, export_centerface(workspace)), target)
-    return target, written
+        options = Options(score_threshold=0.5, nms_threshold=0.3, landmarks=True)
+    else:
+        checkpoint = obtain(weights)
+        label, graphs = checkpoint.label, export_mogface(workspace, checkpoint)
+        # The released detector's thresholds. Landmarks cost a second network: on request.
+        options = Options(score_threshold=0.82, nms_threshold=0.4)
+    settings = Settings(detector=model, weights=label, options=options, engine=engine(engine_name))
+    target = workspace.store / f"{model}.mar"
+    return target, pack(Recipe(model, version, settings, graphs), target)
 
 
 def archives(store: Path) -> Sequence[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from archive import build, centerface, configure, properties, serve
 from archive.build import MODELS, VERSION, Workspace
+from archive.checkpoint import obtain
 from archive.files import sha256, whole
 from archive.verify import PHOTOGRAPH, verify
 from handler.errors import ConfigError, MogFaceError
@@ -28,19 +29,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _weights(options: argparse.Namespace) -> int:
-    path = centerface.fetch(_workspace(options).weights())
-    print(f"{path}  sha256 {sha256(path)}")
+    if options.model == "centerface":
+        path = centerface.fetch(_workspace(options).weights())
+        print(f"{path}  sha256 {sha256(path)}")
+        return 0
+    checkpoint = obtain(options.weights)
+    print(f"{checkpoint.label}: {len(checkpoint.state)} tensors, names and shapes as the network's")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
-    for path in build.export_centerface(_workspace(options)).values():
+    workspace = _workspace(options)
+    if options.model == "centerface":
+        graphs = build.export_centerface(workspace)
+    else:
+        graphs = build.export_mogface(workspace, obtain(options.weights))
+    for path in graphs.values():
         print(path)
     return 0
 
 
 def _build(options: argparse.Namespace) -> int:
-    path, written = build.build_centerface(_workspace(options), options.engine, options.version)
+    path, written = build.build(
+        options.model, _workspace(options), options.weights, options.engine, options.version
+    )
     print(f"{path}  sha256 {sha256(path)}{'' if written else '  (unchanged)'}")
     return 0
 
@@ -108,18 +120,23 @@ def _parser() -> argparse.ArgumentParser:
     config = argparse.ArgumentParser(add_help=False)
     config.add_argument("--config", type=Path, default=Path("config.properties"))
 
-    verb = verbs.add_parser("weights", parents=[folders], help="get a detector's weights")
-    verb.add_argument("model", choices=MODELS)
+    model = argparse.ArgumentParser(add_help=False)
+    model.add_argument("model", choices=MODELS)
+    source = model.add_mutually_exclusive_group()
+    source.add_argument(
+        "--weights", default="hub", metavar="hub|FILE|seeded:N", help="MogFace's: of the ModelScope hub, a file, random"
+    )
+    source.add_argument("--file", dest="weights", metavar="FILE", help="the same as --weights FILE")
+
+    verb = verbs.add_parser("weights", parents=[folders, model], help="get a detector's weights")
     verb.set_defaults(run=_weights)
 
-    verb = verbs.add_parser("export", parents=[folders], help="weights to ONNX graphs")
-    verb.add_argument("model", choices=MODELS)
+    verb = verbs.add_parser("export", parents=[folders, model], help="weights to ONNX graphs")
     verb.set_defaults(run=_export)
 
     verb = verbs.add_parser(
-        "build", parents=[folders], help="weights, graphs and archive, leaving out what is unchanged"
+        "build", parents=[folders, model], help="weights, graphs and archive, leaving out what is unchanged"
     )
-    verb.add_argument("model", choices=MODELS)
     verb.add_argument("--engine", default="auto", help="auto or ort")
     verb.add_argument("--version", default=VERSION)
     verb.set_defaults(run=_build)

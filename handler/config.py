@@ -125,7 +125,7 @@ class Settings:
             values["limits"] = _build(Limits, typing.cast(Mapping[str, object], values["limits"]), "limits.")
         if isinstance(values.get("options"), Mapping):
             options = typing.cast(dict[str, Any], values["options"])
-            unknown = sorted(set(options) - set(NAMES))
+            unknown = sorted(map(str, set(options) - set(NAMES)))
             if unknown:
                 raise ConfigError(f"unknown key 'options.{unknown[0]}': expected {', '.join(NAMES)}")
             try:
@@ -165,7 +165,7 @@ def _build(cls: type[_T], values: Mapping[str, object], where: str) -> _T:
     """A frozen dataclass of plain values, keys and types checked by name."""
     # get_type_hints resolves the annotations, which are text here.
     types = typing.get_type_hints(cls)
-    unknown = sorted(set(values) - set(types))
+    unknown = sorted(map(str, set(values) - set(types)))
     if unknown:
         raise ConfigError(f"unknown key '{where}{unknown[0]}': expected {', '.join(types)}")
     for name, value in values.items():
@@ -189,5 +189,6 @@ def engine_threads(setting: int) -> int:
     """The engine's thread count: the setting, else OMP_NUM_THREADS, else this process's cores."""
     if setting:
         return setting
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else cores()
+    # OpenMP takes a list, one number a level of nesting: the outermost counts here.
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) else cores()

@@ -43,10 +43,10 @@ class Detections:
         count = len(self.scores)
         shapes = {"boxes": (count, 4), "scores": (count,), "landmarks": (count, 5, 2)}
         for name, shape in shapes.items():
-            array = np.ascontiguousarray(getattr(self, name), dtype=np.float32)
+            # A copy: the caller's own array may change.
+            array = np.array(getattr(self, name), dtype=np.float32, order="C")
             if array.shape != shape:
                 raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
-            array = array.view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         x1, y1, x2, y2 = self.boxes.T
@@ -57,9 +57,9 @@ class Detections:
             raise ValueError(f"a box runs outside the {self.width}x{self.height} image")
         if not (np.all(self.scores >= 0) and np.all(self.scores <= 1)):
             raise ValueError("a score lies outside 0..1")
-        finite = np.isfinite(self.landmarks).reshape(count, 10)
-        if np.any(finite.any(axis=1) != finite.all(axis=1)):
-            raise ValueError("a face has some of its five landmarks and lacks others")
+        numbers = self.landmarks.reshape(count, 10)
+        if not np.all(np.isfinite(numbers).all(axis=1) | np.isnan(numbers).all(axis=1)):
+            raise ValueError("a face has some of its five landmarks and lacks others, or infinite ones")
 
     def __len__(self) -> int:
         return len(self.scores)

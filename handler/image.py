@@ -9,7 +9,6 @@ WebP, GIF, BMP.
 from __future__ import annotations
 
 import io
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,9 +71,7 @@ def decode(data: bytes | bytearray, limits: Limits) -> Decoded:
     if len(data) > limits.bytes:
         raise TooLarge(f"the image has {len(data):,} bytes: at most {limits.bytes:,} are taken")
     try:
-        # What Pillow warns of (odd metadata) is not the server's log's business.
-        with warnings.catch_warnings(), Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-            warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             width, height = picture.size
             if width * height > limits.pixels:
                 raise TooLarge(
@@ -94,6 +91,9 @@ def decode(data: bytes | bytearray, limits: Limits) -> Decoded:
         raise
     except UnidentifiedImageError as error:
         raise _unidentified(data) from error
+    except Image.DecompressionBombError as error:
+        # Pillow's own limit, which is above every limit here, comes first.
+        raise TooLarge(f"the image has more than {limits.pixels:,} pixels: at most so many are taken") from error
     except MemoryError as error:
         raise TooLarge("the image needs more memory than there is") from error
     except Exception as error:  # decoders of damaged files raise nearly anything, and it is the file's fault
@@ -112,8 +112,11 @@ def _rgb(picture: Image.Image) -> Image.Image:
 
 
 def _orientation(picture: Image.Image) -> int:
+    exif = Image.Exif()
     try:
-        value = picture.getexif().get(_EXIF_ORIENTATION, 1)
+        # Not picture.getexif(), which takes XMP's word too.
+        exif.load(picture.info.get("exif", b""))
+        value = exif.get(_EXIF_ORIENTATION, 1)
     except Exception:  # noqa: BLE001 - broken EXIF blocks raise nearly anything; they count as upright
         return 1
     return value if isinstance(value, int) else 1

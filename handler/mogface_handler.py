@@ -10,6 +10,7 @@ import http
 import json
 import logging
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class MogFaceHandler(BaseHandler):
             SetupError: TorchServe logs it and tries again.
         """
         _log_lines_of_our_own()
+        # Of odd metadata and large pictures, which are the caller's and answered for. Set once: filters are the
+        # whole process's, and pictures are decoded in many threads.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
         properties = context.system_properties
         gpu_id = properties.get("gpu_id")
         folder = Path(properties["model_dir"])

@@ -30,7 +30,7 @@ class Options:
             out; restricts MogFace itself, whose finer levels are then not run; 0..100000.
         canvas: ``auto``, ``native`` or one of the archive's canvases, as ``480x640``.
         landmarks: whether five points a face are wanted.
-        crops: whether each face comes as a 112x112 picture aligned by its landmarks.
+        crops: whether each face comes as a 112x112 picture aligned by its landmarks; in ``json`` alone.
         output: ``json``, ``modelscope`` or ``image``.
     """
 
@@ -48,6 +48,8 @@ class Options:
         for field in dataclasses.fields(self):
             value = _PARSERS[field.name](field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
+        if self.crops and self.output != "json":
+            raise InvalidOption(f"crops is true and output {self.output!r}: only output 'json' has room for crops")
 
     @property
     def wants_landmarks(self) -> bool:
@@ -66,7 +68,7 @@ class Options:
         """
         unknown = sorted(set(given) - set(NAMES))
         if unknown:
-            raise InvalidOption(f"unknown option {unknown[0]!r}: the options are {', '.join(NAMES)}")
+            raise InvalidOption(f"unknown option {_shown(unknown[0])}: the options are {', '.join(NAMES)}")
         # dataclasses.replace is typed by Any for its changes.
         changes: dict[str, Any] = dict(given)
         options = dataclasses.replace(self, **changes)

@@ -67,7 +67,7 @@ class Pipeline:
             SetupError: what is wrong with the archive or the machine.
         """
         detector = detectors.load(folder, settings, device)
-        detector.warm_up()
+        detector.warm_up(device)
         info = ModelInfo(name, version, settings.weights, settings.engine, settings.precision)
         return cls(detector, settings, info)
 

@@ -6,6 +6,8 @@ Forms, as TorchServe hands them over (a mapping of names to values, and the head
   (``image1``, ``image2``); every other part is an option;
 - JSON: ``{"image": BASE64, ...options}`` or ``{"images": [BASE64, ...], ...options}``;
 - gRPC: the input map, with the same names as multipart.
+
+Headers give options to every form but gRPC; a field of the same name wins.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def parse(request: Request, settings: Settings) -> Parsed:
         )
     if len(images) > settings.limits.images:
         raise TooLarge(f"{len(images)} images came: at most {settings.limits.images} a request are taken")
-    several = len(images) > 1 or isinstance(fields.get("images"), list)
+    several = len(images) > 1 or any(isinstance(value, list) for value in fields.values())
     if several and options.output == "image":
         raise InvalidOption("output is 'image', which takes one image a request, and more came")
     return Parsed(tuple(images), options, several)
@@ -132,7 +134,7 @@ def _text(name: str, value: bytes | bytearray) -> str:
 
 def _json_object(body: object) -> dict[str, object]:
     """A JSON body that TorchServe could not parse, or parsed to something else than an object."""
-    if isinstance(body, bytes | bytearray | str):
+    if isinstance(body, bytes | bytearray):
         try:
             body = json.loads(body)
         except (ValueError, RecursionError) as error:

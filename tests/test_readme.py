@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,10 +41,17 @@ def _checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            # Times too: make compares them with the environment's.
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name)
+    # This environment under the checkout's own name, stamped as installed: make must not install into it.
+    environment = folder / ".venv"
+    environment.mkdir()
+    for entry in Path(sys.prefix).iterdir():
+        (environment / entry.name).symlink_to(entry)
+    for stamp in (".serve", ".mogface", ".dev"):
+        (environment / stamp).unlink(missing_ok=True)
+        (environment / stamp).touch()
     if (ROOT / "build" / "weights").is_dir():
-        shutil.copytree(ROOT / "build" / "weights", folder / "build" / "weights", ignore=lambda *_: ["mogface"])
+        shutil.copytree(ROOT / "build" / "weights", folder / "build" / "weights")
     free = properties.read(isolated(folder / "config.properties", tmp_path_factory.mktemp("ports")))
     shipped = properties.read(folder / "config.properties")
     text = (folder / "config.properties").read_text(encoding="utf-8")
@@ -62,15 +70,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     temp = str(tmp_path_factory.mktemp("temp"))
     kept = {key: value for key, value in os.environ.items() if key not in ("TS_CONFIG_FILE", "MAKEFLAGS", "MAKELEVEL")}
-    return {**kept, "VENV": str(ROOT / ".venv"), "TEMP": temp, "TMPDIR": temp}
+    return {**kept, "TEMP": temp, "TMPDIR": temp}
 
 
 def _ported(command: str, checkout: Path) -> str:
-    """The command with the checkout's ports for the shipped ones, and the environment's own place."""
+    """The command with the checkout's ports for the shipped ones."""
     values = properties.read(checkout / "config.properties")
     for key, port in {"inference_address": "8080", "management_address": "8081"}.items():
         command = command.replace(f"127.0.0.1:{port}", values[key].removeprefix("http://"))
-    return command.replace(".venv/bin/", f"{ROOT}/.venv/bin/")
+    return command
 
 
 def _run(command: str, checkout: Path, environment: dict[str, str]) -> str:
@@ -88,8 +96,8 @@ def _run(command: str, checkout: Path, environment: dict[str, str]) -> str:
 
 
 def _block(word: str) -> str:
-    [block] = [block for block in BLOCKS if word in block]
-    return block
+    [block] = [each for each in BLOCKS if word in each]
+    return str(block)
 
 
 @pytest.fixture(scope="module")

@@ -24,4 +24,8 @@ def load(folder: Path, settings: Settings, device: torch.device) -> Detector:
         from handler.detectors.centerface import CenterFace
 
         return CenterFace.load(folder, settings, device)
-    raise ConfigError(f"detector is {settings.detector!r}: expected centerface")
+    if settings.detector == "mogface":
+        from handler.detectors.mogface import MogFace
+
+        return MogFace.load(folder, settings, device)
+    raise ConfigError(f"detector is {settings.detector!r}: expected mogface or centerface")

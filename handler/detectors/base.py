@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from handler.config import Settings
 from handler.detections import Detections
@@ -61,11 +62,13 @@ class Result:
         placement: canvas and scale.
         timing_ms: milliseconds by stage: preprocess, network, postprocess, landmarks. Of a batch that ran
             together each image says the whole batch's time.
+        levels: strides of the levels whose boxes were computed, where the detector has levels.
     """
 
     detections: Detections
     placement: Placement
     timing_ms: dict[str, float] = field(default_factory=dict)
+    levels: tuple[int, ...] = ()
 
 
 class Detector(abc.ABC):
@@ -95,12 +98,12 @@ class Detector(abc.ABC):
             placement = place(height, width, choose_canvas(height, width, canvases, long_side))
         else:
             placement = place(height, width, Canvas.parse(options.canvas))
-        array, fraction = self._array(image, placement)
+        array, fraction = self._array(image, placement, native=options.canvas == NATIVE)
         kept = image if options.wants_landmarks else None
         return Prepared(array, placement, options, fraction, kept, _since(started))
 
-    def _array(self, image: Uint8, placement: Placement) -> tuple[Uint8, Float32 | None]:
-        """The canvas array, and what it lacks of unrounded values."""
+    def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:
+        """The canvas array, and what it lacks of unrounded values; ``native`` is the canvas that was asked for."""
         return letterbox(image, placement, self.fill), None
 
     def detect(self, images: Sequence[Prepared], deadline: float) -> list[Result | MogFaceError]:
@@ -127,7 +130,13 @@ class Detector(abc.ABC):
             while chunks:
                 chunk = chunks.pop()
                 results.update(self._attempt(chunk, [images[index] for index in chunk], deadline, chunks))
-        return [results[index] for index in range(len(images))]
+        return self._complete(images, [results[index] for index in range(len(images))])
+
+    def _complete(
+        self, images: Sequence[Prepared], results: list[Result | MogFaceError]
+    ) -> list[Result | MogFaceError]:
+        """What is added once all images are through, whatever their canvas; here nothing."""
+        return results
 
     def _attempt(
         self, indices: list[int], images: list[Prepared], deadline: float, retries: list[list[int]]
@@ -153,12 +162,16 @@ class Detector(abc.ABC):
             EngineError: the batch cannot be answered.
         """
 
-    def warm_up(self) -> None:
-        """Run once on every canvas of ``canvas: auto``, so that the first request waits for nothing."""
+    def warm_up(self, device: torch.device) -> None:
+        """Run once before the first request, so that it waits for nothing.
+
+        Args:
+            device: a GPU prepares itself for each canvas; a CPU only for the first run, of the least one.
+        """
         allowed = [canvas for canvas in self.settings.canvases if max(canvas) <= self.settings.long_side]
-        for canvas in allowed[:1]:
-            blank = self.prepare(np.zeros((*canvas, 3), np.uint8), self.settings.options)
-            self._detect([blank])
+        least = min(allowed, key=lambda canvas: canvas.height * canvas.width)
+        for canvas in [least] if device.type == "cpu" else allowed:
+            self._detect([self.prepare(np.zeros((*canvas, 3), np.uint8), self.settings.options)])
 
 
 def finish(boxes: Float32, scores: Float32, landmarks: Float32, placement: Placement, options: Options) -> Detections:

@@ -173,7 +173,7 @@ def test_claims_stay_level_over_two_pretended_gpus(start: Start, centerface_mar:
 
     def scale(workers: int) -> None:
         address = f"{server.management}/models/centerface"
-        parameters = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        parameters: dict[str, str | int] = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
         httpx.put(address, params=parameters, headers=server.headers("management"), timeout=120)
         settle(workers)
 

@@ -1,0 +1,1 @@
+"""Measurements: ``python -m load_tests VERB``."""

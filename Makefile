@@ -59,6 +59,12 @@ env: $(VENV)/.serve ## print the exports for a bare torchserve: eval "$(make -s 
 test: $(VENV)/.dev ## every test, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term
 
+.PHONY: bench
+bench: $(VENV)/.dev build ## the figures of README.md, on this machine
+	$(BIN)/python -m load_tests overhead
+	$(BIN)/python -m load_tests rest
+	$(BIN)/python -m load_tests network
+
 .PHONY: check
 check: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

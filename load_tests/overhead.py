@@ -28,6 +28,7 @@ def run(mar: Path, rounds: int) -> None:
         mar: the archive to run.
         rounds: requests measured, after ten to warm up.
     """
+    described = machine.describe()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     request = Request({"body": photograph(640, 480)}, {"content-type": "image/jpeg"})
@@ -44,7 +45,7 @@ def run(mar: Path, rounds: int) -> None:
             answer = json.loads(response.body)
             assert len(answer["faces"]) == 1, "the photograph's face was not found"
             outside.append(total - answer["timing_ms"]["network"])
-    print(machine.describe())
+    print(described)
     print(f"handler outside the network, 640x480 JPEG, one core: median {statistics.median(outside[10:]):.2f} ms")
 
 

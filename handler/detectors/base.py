@@ -78,6 +78,8 @@ class Detector(abc.ABC):
     fill: tuple[int, int, int] = (0, 0, 0)
     #: What the sides of a ``native`` array must be multiples of.
     multiple: int = 1
+    #: Whether landmarks are found on the source image, which is then kept; it can be far larger than its canvas.
+    landmarks_on_source: bool = False
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -99,7 +101,7 @@ class Detector(abc.ABC):
         else:
             placement = place(height, width, Canvas.parse(options.canvas))
         array, fraction = self._array(image, placement, native=options.canvas == NATIVE)
-        kept = image if options.wants_landmarks else None
+        kept = image if options.wants_landmarks and self.landmarks_on_source else None
         return Prepared(array, placement, options, fraction, kept, _since(started))
 
     def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:

@@ -44,6 +44,7 @@ class MogFace(Detector):
 
     # The network's mean colour: a pad of it comes to almost zero.
     fill = (124, 116, 104)
+    landmarks_on_source = True
 
     def __init__(
         self,

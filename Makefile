@@ -41,7 +41,9 @@ $(VENV)/.dev: $(VENV)/.mogface
 
 .PHONY: build
 build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N]
-	@for model in $(MODEL); do $(BIN)/mogface-archive build $$model --weights '$(WEIGHTS)'; done
+	@for model in $(MODEL); do \
+	  if [ $$model = mogface ]; then $(BIN)/mogface-archive build mogface --weights '$(WEIGHTS)'; \
+	  else $(BIN)/mogface-archive build $$model; fi; done
 
 .PHONY: serve
 serve: build ## install, build and serve MODEL in the foreground

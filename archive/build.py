@@ -97,6 +97,8 @@ def build(model: str, workspace: Workspace, weights: str, engine_name: str, vers
         SetupError: what is wrong with the weights, a graph or the machine.
     """
     if model == "centerface":
+        if weights != "hub":
+            raise ConfigError(f"weights are {weights!r}: CenterFace has its own; the choice is MogFace's")
         label, graphs = centerface.LABEL, export_centerface(workspace)
         # CenterFace's own thresholds; its points cost nothing.
         options = Options(score_threshold=0.5, nms_threshold=0.3, landmarks=True)

@@ -20,8 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except MogFaceError as error:
-        print(f"mogface-archive {options.verb}: {error.message}", file=sys.stderr)
+    except (MogFaceError, OSError) as error:
+        print(f"mogface-archive {options.verb}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("mogface-archive: interrupted", file=sys.stderr)
@@ -50,9 +50,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    path, written = build.build(
-        options.model, _workspace(options), options.weights, options.engine, options.version
-    )
+    path, written = build.build(options.model, _workspace(options), options.weights, options.engine, options.version)
     print(f"{path}  sha256 {sha256(path)}{'' if written else '  (unchanged)'}")
     return 0
 
@@ -79,10 +77,15 @@ def _configure(options: argparse.Namespace) -> int:
             raise ConfigError(f"{options.check}:\n" + "\n".join(f"  {problem}" for problem in problems))
         print(f"{options.check}: TorchServe will do what it says, for {', '.join(each.file for each in archives)}")
         return 0
+    workers, other = options.workers, options.workers_per_gpu
+    if options.gpus:
+        workers, other = other, workers
+    if other is not None:
+        raise ConfigError("--workers counts a CPU host's workers, --workers-per-gpu goes with --gpus")
     plan = configure.Plan(
         options.preset,
         options.gpus,
-        options.workers_per_gpu or options.workers,
+        workers,
         options.batch,
         options.delay,
         options.response_timeout,

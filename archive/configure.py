@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from typing import Any
 import psutil
 
 from archive import properties
-from archive.pack import read_artifacts, read_settings
+from archive.pack import DAMAGE, MANIFEST, read_artifacts, read_settings
 from handler.config import Settings
-from handler.errors import ConfigError
+from handler.errors import ArtifactError, ConfigError
 
 #: What TorchServe 0.12 takes out of ``models={...}``; it reads past any other key without a word.
 HONOURED = (
@@ -93,9 +94,12 @@ def read_archive(mar: Path) -> Archive:
         ArtifactError: not an archive of this project.
     """
     artifacts = read_artifacts(mar)
-    with zipfile.ZipFile(mar) as content:
-        manifest = json.loads(content.read("MAR-INF/MANIFEST.json"))["model"]
-        has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
+    try:
+        with zipfile.ZipFile(mar) as content:
+            manifest = json.loads(content.read(MANIFEST))["model"]
+            has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
+    except DAMAGE as error:
+        raise ArtifactError(f"{mar}: {MANIFEST} cannot be read: {error}") from error
     return Archive(mar.name, artifacts["name"], artifacts["version"], read_settings(mar), has_config)
 
 
@@ -151,8 +155,6 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
     Raises:
         ConfigError: every silent trap in the outcome, one a line.
     """
-    if not archives:
-        raise ConfigError("the model store holds no archive: run `mogface-archive build` first")
     preset = PRESETS[plan.preset]
     grounds = []
     models: dict[str, dict[str, dict[str, Any]]] = {}
@@ -176,6 +178,8 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
             f"  batches of {batch}: {batch * image_ms:g} ms of network.",
         ]
     values = {**base, "models": json.dumps(models)}
+    # The base may be the file of an earlier machine.
+    values.pop("number_of_gpu", None)
     if plan.gpus:
         values["number_of_gpu"] = str(plan.gpus)
     grounds.append("maxBatchDelay: a lone request waits it out in full, and a busy worker's queue fills by itself.")
@@ -206,6 +210,8 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
         preset: the machine's kind.
         gpus: how many it has.
     """
+    if not archives:
+        return ["the model store holds no archive: run `mogface-archive build` first"]
     problems = [
         f"{key}: TorchServe ignores it at the top level; it belongs into models={{...}}"
         for key in _IGNORED
@@ -231,11 +237,16 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
         if not found:
             memory_mb += entry["maxWorkers"] * WORKER_MB[archive.settings.detector]
             a_gpu = -(-entry["maxWorkers"] // max(1, gpus))
-            gpu_mb += a_gpu * (_GPU_BASE_MB + _GPU_IMAGE_MB * entry["batchSize"])
+            # Whatever TorchServe hands over, so many images run together.
+            gpu_mb += a_gpu * (_GPU_BASE_MB + _GPU_IMAGE_MB * archive.settings.engine_batch)
         for key, limit in {"max_request_size": "bytes", "max_response_size": "response_bytes"}.items():
             needed = getattr(archive.settings.limits, limit)
-            if int(values.get(key, 6_553_500)) <= needed:
-                problems.append(f"{where}: {key} is {values.get(key, 'unset (6553500)')}, the archive takes {needed}")
+            given = values.get(key, "6553500")
+            if not given.isdecimal():
+                problems.append(f"{key} is {given!r}: expected a number of bytes")
+            elif int(given) <= needed:
+                shown = given if key in values else f"unset ({given})"
+                problems.append(f"{where}: {key} is {shown}, the archive takes {needed}")
     available = memory_bytes() // _MB
     if memory_mb > available:
         problems.append(
@@ -244,8 +255,8 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
     card = PRESETS[preset].gpu_memory_mb
     if gpus and gpu_mb > card:
         problems.append(
-            f"the workers of a GPU need about {gpu_mb:,} MB (an estimate), a {preset} has {card:,}: "
-            "fewer workers or smaller batches"
+            f"the workers of a GPU need about {gpu_mb:,} MB (an estimate), preset {preset} has {card:,}: "
+            "fewer workers or a smaller engine_batch"
         )
     return problems
 
@@ -288,6 +299,6 @@ def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset
 def _heap_mb(values: Mapping[str, str]) -> int:
     """Of the Java front end: its -Xmx, else a quarter of the memory, and what lies outside the heap."""
     for word in values.get("vmargs", "").split():
-        if word.startswith("-Xmx") and word[4:-1].isdigit():
-            return int(word[4:-1]) * {"g": 1000, "m": 1}.get(word[-1].lower(), 1) + 200
+        if match := re.fullmatch(r"-Xmx(\d+)([kmgt]?)", word, re.IGNORECASE):
+            return (int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")) // _MB + 200
     return memory_bytes() // 4 // _MB + 200

@@ -13,6 +13,7 @@ import json
 import shutil
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,11 @@ from handler.errors import ArtifactError
 ARTIFACTS = "artifacts.json"
 MANIFEST = "MAR-INF/MANIFEST.json"
 ENTRY = "mogface_handler.py"
+#: What zipfile raises over damaged archives.
+DAMAGE = (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, EOFError, zlib.error)
 _FORMAT = 1
+#: What artifacts.json says beside the files.
+_SAID = ("name", "version", "detector", "weights", "engine", "precision")
 #: The earliest time a zip can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CREATED = "01/01/1980 00:00:00"
@@ -89,17 +94,29 @@ def read_artifacts(mar: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(mar) as archive:
             content = json.loads(archive.read(ARTIFACTS))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+    except DAMAGE as error:
         raise ArtifactError(f"{mar}: expected an archive made by `mogface-archive pack`: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise ArtifactError(f"{mar}: {ARTIFACTS} is of another format than {_FORMAT}; pack it again")
+    if not all(isinstance(content.get(key), str) for key in _SAID) or not isinstance(content.get("files"), dict):
+        raise ArtifactError(f"{mar}: {ARTIFACTS} must say {', '.join(_SAID)} and files; pack it again")
     return content
 
 
 def read_settings(mar: Path) -> Settings:
-    """``detector.yaml`` of an archive."""
-    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(mar) as archive:
-        return Settings.load(Path(archive.extract(FILE, scratch)))
+    """``detector.yaml`` of an archive.
+
+    Raises:
+        ArtifactError: no readable zip, or one without it.
+        ConfigError: wrong settings.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            with zipfile.ZipFile(mar) as archive:
+                path = archive.extract(FILE, scratch)
+        except DAMAGE as error:
+            raise ArtifactError(f"{mar}: {FILE} cannot be read: {error}") from error
+        return Settings.load(Path(path))
 
 
 def _entry() -> Path:
@@ -193,7 +210,7 @@ def _holds(mar: Path, artifacts: bytes, expected: set[str]) -> bool:
                 and archive.read(ARTIFACTS) == artifacts
                 and archive.testzip() is None
             )
-    except (OSError, zipfile.BadZipFile, KeyError):
+    except DAMAGE:
         return False
 
 

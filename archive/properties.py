@@ -13,6 +13,9 @@ from handler.errors import ConfigError
 
 ADDRESSES = ("inference_address", "management_address", "metrics_address")
 GRPC_PORTS = ("grpc_inference_port", "grpc_management_port")
+#: What Java skips before a key, before a value and where a line goes on.
+_BLANKS = " \t\f"
+_LINE = re.compile(r"([^\s=:\\]+)[ \t\f]*=[ \t\f]*([^\\]*)")
 
 
 def read(path: Path) -> dict[str, str]:
@@ -30,16 +33,25 @@ def read(path: Path) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """The same from text."""
+    """The same from text.
+
+    Java would take more: other separators, escapes, blanks at a value's end (``true`` with one is not true). They
+    are refused, being mistakes or read otherwise by TorchServe's launcher, which reads the file too.
+    """
     values: dict[str, str] = {}
-    for line in re.sub(r"\\\n[ \t]*", "", text).splitlines():
-        line = line.strip()
+    lines = iter(re.split(r"\r\n|\r|\n", text))
+    for line in lines:
+        line = line.lstrip(_BLANKS)
         if not line or line.startswith(("#", "!")):
             continue
-        key, separator, value = line.partition("=")
-        if not separator:
-            raise ConfigError(f"line {line!r}: expected key=value")
-        values[key.strip()] = value.strip()
+        while line.endswith("\\"):
+            line = line[:-1] + next(lines, "").lstrip(_BLANKS)
+        match = _LINE.fullmatch(line)
+        if not match or match[2] != match[2].rstrip(_BLANKS):
+            raise ConfigError(
+                f"line {line[:100]!r}: expected key=value, no blanks after it, a backslash only where it goes on"
+            )
+        values[match[1]] = match[2]
     return values
 
 

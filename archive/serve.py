@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import tempfile
@@ -115,8 +116,14 @@ def isolated(config: Path, folder: Path) -> Path:
     """A copy of the configuration in ``folder``, on free ports, with absolute paths."""
     values = properties.on_free_ports(properties.read(config))
     root = config.resolve().parent
-    values["model_store"] = str(root / values["model_store"])
-    values["vmargs"] = values["vmargs"].replace("configurationFile=", f"configurationFile={root}/")
+    if "model_store" in values:
+        values["model_store"] = str(root / values["model_store"])
+    # TorchServe's launcher splits it at blanks: as an address a path has none.
+    values["vmargs"] = re.sub(
+        r"configurationFile=(\S+)",
+        lambda match: f"configurationFile={(root / match[1]).as_uri()}",
+        values.get("vmargs", ""),
+    )
     copy = folder / "config.properties"
     copy.write_text(properties.render(values), encoding="utf-8")
     return copy

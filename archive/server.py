@@ -90,6 +90,9 @@ class Server:
         temp: its temporary folder; one server a folder.
         output: where its console goes; None is this process's own.
         env: environment variables to add.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or names no model store.
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class Server:
     ) -> None:
         self.config = config
         self.values = properties.read(config)
+        if "model_store" not in self.values:
+            raise ConfigError(f"{config} has no model_store")
         self.folder = folder
         self._models = list(models)
         self._temp = temp
@@ -113,12 +118,12 @@ class Server:
     @property
     def inference(self) -> str:
         """Address of the inference API."""
-        return self.values["inference_address"]
+        return self.values.get("inference_address", "http://127.0.0.1:8080")
 
     @property
     def management(self) -> str:
         """Address of the management API."""
-        return self.values["management_address"]
+        return self.values.get("management_address", "http://127.0.0.1:8081")
 
     def key(self, api: str = "inference") -> str:
         """The bearer token of ``inference``, ``management`` or ``API`` (which renews the others)."""
@@ -150,8 +155,6 @@ class Server:
         }
         command = [sys.executable, "-m", "ts.model_server", "--start", "--foreground", "--ncs"]
         command += ["--ts-config", str(self.config)]
-        if "model_store" not in self.values:
-            raise ConfigError(f"{self.config} has no model_store")
         if self._models:
             command += ["--models", *self._models]
         # A session of its own: an interrupt at the terminal reaches this process, which then stops it in order.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from archive.files import progress, sha256
-from archive.pack import ARTIFACTS, MANIFEST, read_artifacts
+from archive.pack import ARTIFACTS, DAMAGE, MANIFEST, read_artifacts
 from handler.errors import ArtifactError
 
 #: Portrait of the astronaut Eileen Collins: NASA, public domain.
@@ -39,7 +39,7 @@ from handler.pipeline import Pipeline
 from handler.request import Request
 settings = Settings.load(Path(folder) / FILE)
 pipeline = Pipeline.load(Path(folder), settings, name, version, device.choose(settings.device, None))
-[response] = pipeline.answer([Request({"body": Path(picture).read_bytes()}, {}, "verify")])
+[response] = pipeline.answer([Request({"body": Path(picture).read_bytes()}, {"X-Face-Output": "json"}, "verify")])
 strays = [m.__name__ for m in list(sys.modules.values())
           if m.__name__.partition(".")[0] == "handler" and not str(m.__file__).startswith(folder)]
 print(json.dumps({"status": response.status, "body": json.loads(response.body), "strays": strays}))
@@ -60,7 +60,10 @@ def verify(mar: Path) -> dict[str, Any]:
             weights do not find the face.
     """
     artifacts = read_artifacts(mar)
-    _check_hashes(mar, artifacts)
+    try:
+        _check_hashes(mar, artifacts)
+    except DAMAGE as error:
+        raise ArtifactError(f"{mar.name} is damaged: {error}") from error
     with tempfile.TemporaryDirectory(prefix="mogface-verify-") as scratch:
         with zipfile.ZipFile(mar) as archive:
             archive.extractall(scratch)
@@ -82,13 +85,10 @@ def _check_hashes(mar: Path, artifacts: dict[str, Any]) -> None:
         with progress(f"hash {mar.name}", total, "B") as bar:
             for name, expected in files.items():
                 digest = hashlib.sha256()
-                try:
-                    with archive.open(name) as file:
-                        while block := file.read(1 << 20):
-                            digest.update(block)
-                            bar.update(len(block))
-                except zipfile.BadZipFile as error:
-                    raise ArtifactError(f"{mar.name}: {name} is damaged: {error}") from error
+                with archive.open(name) as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                        bar.update(len(block))
                 if digest.hexdigest() != expected:
                     raise ArtifactError(f"{mar.name}: {name} has sha256 {digest.hexdigest()}, expected {expected}")
         manifest = json.loads(archive.read(MANIFEST))["model"]

@@ -81,6 +81,8 @@ class MogFaceHandler(BaseHandler):
         for index, response in enumerate(responses):
             context.set_response_status(response.status, http.HTTPStatus(response.status).phrase, index)
             context.set_response_content_type(index, response.content_type)
+            # Pictures and ModelScope's shape have no room for it in their bodies.
+            context.set_response_header(index, "X-Model-Weights", self._pipeline.model.weights)
         return [response.body for response in responses]
 
 

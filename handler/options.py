@@ -88,7 +88,8 @@ def _number(low: float, high: float) -> Callable[[str, object], float]:
         number = math.nan
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             with contextlib.suppress(ValueError, OverflowError):
-                number = float(value)
+                # Python reads 1_000 as a number; no other language does.
+                number = float(value) if "_" not in str(value) else math.nan
         if not low <= number <= high:
             raise InvalidOption(f"{name} is {_shown(value)}: expected a number from {low:g} to {high:g}")
         return number

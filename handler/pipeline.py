@@ -44,12 +44,16 @@ class _Loaded:
 
 
 class Pipeline:
-    """A detector and what surrounds it. Not for two threads at once."""
+    """A detector and what surrounds it. Not for two threads at once.
+
+    Attributes:
+        model: what answers say of it.
+    """
 
     def __init__(self, detector: Detector, settings: Settings, model: ModelInfo) -> None:
         self._detector = detector
         self._settings = settings
-        self._model = model
+        self.model = model
         self._pool = ThreadPoolExecutor(settings.decode_threads or cores(), thread_name_prefix="decode")
 
     @classmethod
@@ -81,8 +85,13 @@ class Pipeline:
         deadline = started + self._settings.deadline_s
         parsed = [self._own(request, parse, request, self._settings) for request in requests]
         loaded = self._load(requests, parsed)
-        good = [image for images in loaded for image in images if isinstance(image, _Loaded)]
-        found = iter(self._detect([image.prepared for image in good], deadline))
+        good = [
+            (request, image.prepared)
+            for request, images in zip(requests, loaded, strict=True)
+            for image in images
+            if isinstance(image, _Loaded)
+        ]
+        found = iter(self._detect(good, deadline))
         responses = []
         for request, form, images in zip(requests, parsed, loaded, strict=True):
             if isinstance(form, MogFaceError):
@@ -119,12 +128,18 @@ class Pipeline:
         shown = decoded.array if options.crops or options.output == "image" else None
         return _Loaded(prepared, milliseconds, decoded.format, shown)
 
-    def _detect(self, images: list[Prepared], deadline: float) -> list[detectors.Result | MogFaceError]:
+    def _detect(
+        self, images: Sequence[tuple[Request, Prepared]], deadline: float
+    ) -> list[detectors.Result | MogFaceError]:
         try:
-            return self._detector.detect(images, deadline)
+            return self._detector.detect([image for _, image in images], deadline)
         except Exception:
-            log.exception("detection failed")
-            return [InternalError("detection failed; the server's log has the reason")] * len(images)
+            log.exception(json.dumps({"event": "fault", "images": len(images), "then": "each image alone"}))
+            return [self._own(request, self._detect_alone, image, deadline) for request, image in images]
+
+    def _detect_alone(self, image: Prepared, deadline: float) -> detectors.Result | MogFaceError:
+        (result,) = self._detector.detect([image], deadline)
+        return result
 
     @staticmethod
     def _answered(loaded: _Loaded, result: detectors.Result | MogFaceError) -> Answered | MogFaceError:
@@ -135,7 +150,7 @@ class Pipeline:
     def _encode(
         self, request: Request, form: Parsed, answers: Sequence[Answered | MogFaceError], batch_size: int
     ) -> Response:
-        response = self._own(request, encode, answers, form.several, form.options, self._model, batch_size)
+        response = self._own(request, encode, answers, form.several, form.options, self.model, batch_size)
         if isinstance(response, MogFaceError):
             return encode_error(response)
         return limited(response, self._settings.limits.response_bytes)

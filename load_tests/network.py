@@ -83,7 +83,7 @@ def _detector(weights: checkpoint.Checkpoint, folder: Path) -> MogFace:
     export.export(weights, folder / "graphs")
     settings = Settings("mogface", weights.label, _OPTIONS, device="cpu")
     cpu = torch.device("cpu")
-    trunk, score_head, box_head = (engines.load("ort", folder / graph, cpu, engine_threads(0)) for graph in GRAPHS[:3])
+    trunk, score_head, box_head = (engines.load(settings, folder, graph, cpu) for graph in GRAPHS[:3])
     # Nobody asks for landmarks here, so their stage is never run.
     return MogFace(settings, trunk, score_head, box_head, LandmarkStage(trunk))
 

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from handler import engines
-from handler.config import Settings, engine_threads
+from handler.config import Settings
 from handler.detections import no_landmarks
 from handler.detectors.base import TOP_K, Detector, Prepared, Result, finish
 from handler.errors import EngineError
 from handler.geometry import Float32
 from handler.nms import nms, rank
 
-GRAPH = "graphs/centerface.onnx"
+GRAPH = "centerface"
 STRIDE = 4
 
 
@@ -42,8 +42,7 @@ class CenterFace(Detector):
     @classmethod
     def load(cls, folder: Path, settings: Settings, device: torch.device) -> CenterFace:
         """Out of an unpacked archive."""
-        threads = engine_threads(settings.threads)
-        return cls(settings, engines.load(settings.engine, folder / GRAPH, device, threads))
+        return cls(settings, engines.load(settings, folder, GRAPH, device))
 
     def _detect(self, images: list[Prepared]) -> list[Result]:
         started = time.perf_counter()

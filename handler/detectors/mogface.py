@@ -17,7 +17,7 @@ import torch
 
 from handler import engines
 from handler.anchors import SIZES, STRIDES, Grid, decode, grid
-from handler.config import Settings, engine_threads
+from handler.config import Settings
 from handler.detections import no_landmarks
 from handler.detectors import centerface
 from handler.detectors.base import TOP_K, Detector, Prepared, Result, finish
@@ -26,7 +26,7 @@ from handler.errors import EngineError, MogFaceError
 from handler.geometry import Float32, Placement, Uint8, shrink_float
 from handler.nms import nms
 
-GRAPHS = ("graphs/trunk.onnx", "graphs/score_head.onnx", "graphs/box_head.onnx", centerface.GRAPH)
+GRAPHS = ("trunk", "score_head", "box_head", centerface.GRAPH)
 #: The trunk's outputs, finest first; their strides are anchors.STRIDES.
 LEVELS = ("p2", "p3", "p4", "p5", "p6", "p7")
 #: A face's side over its anchor's, at most: in training an anchor matches down to an overlap of 0.35, and
@@ -67,10 +67,7 @@ class MogFace(Detector):
     @classmethod
     def load(cls, folder: Path, settings: Settings, device: torch.device) -> MogFace:
         """Out of an unpacked archive."""
-        threads = engine_threads(settings.threads)
-        trunk, score_head, box_head, points = (
-            engines.load(settings.engine, folder / graph, device, threads) for graph in GRAPHS
-        )
+        trunk, score_head, box_head, points = (engines.load(settings, folder, graph, device) for graph in GRAPHS)
         return cls(settings, trunk, score_head, box_head, LandmarkStage(points))
 
     def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:

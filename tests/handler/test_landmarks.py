@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from handler import engines
+from handler.config import Settings
 from handler.detectors import Result
 from handler.detectors.landmarks import BATCH, LandmarkStage
 from handler.detectors.mogface import MogFace
@@ -26,8 +27,8 @@ WIDTH = 90
 
 
 @pytest.fixture(scope="module")
-def stage(mogface_folder: Path) -> LandmarkStage:
-    return LandmarkStage(engines.load("ort", mogface_folder / "graphs" / "centerface.onnx", CPU, 2))
+def stage(mogface_folder: Path, settings: Settings) -> LandmarkStage:
+    return LandmarkStage(engines.load(settings, mogface_folder, "centerface", CPU))
 
 
 def found(stage: LandmarkStage, image: Uint8, boxes: Float32) -> Float32:

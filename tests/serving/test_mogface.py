@@ -28,7 +28,7 @@ from tests.serving.conftest import Start
 def both(
     start: Start, workspace: Workspace, centerface_mar: Path, mogface_folder: Path, settings: Settings
 ) -> Iterator[Server]:
-    graphs = {Path(graph).name: mogface_folder / graph for graph in GRAPHS}
+    graphs = {f"{graph}.onnx": mogface_folder / "graphs" / f"{graph}.onnx" for graph in GRAPHS}
     mar = workspace.store / "mogface.mar"
     pack(Recipe("mogface", VERSION, settings, graphs), mar)
     yield start("centerface", "mogface")

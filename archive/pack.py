@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from model_archiver.model_packaging import generate_model_archive
 
 import handler
 from archive.files import sha256, whole
+from handler import plans
 from handler.config import FILE, Settings
 from handler.errors import ArtifactError
 
@@ -49,12 +50,14 @@ class Recipe:
         version: the model's.
         settings: for ``detector.yaml``.
         graphs: names under ``graphs/`` to the files that hold them.
+        plans: folders of TensorRT plans, one a kind of GPU, under their own names in ``plans/``.
     """
 
     name: str
     version: str
     settings: Settings
     graphs: Mapping[str, Path]
+    plans: Sequence[Path] = ()
 
 
 def pack(recipe: Recipe, target: Path) -> bool:
@@ -129,8 +132,8 @@ def _stage(recipe: Recipe, staging: Path) -> None:
     engine = recipe.settings.engine
     for path in sorted(package.rglob("*.py")):
         inside = path.relative_to(package)
-        # An archive carries its own engine alone.
-        foreign = inside.parts[0] == "engines" and path.stem not in ("__init__", "base", engine)
+        # An archive carries its own engine alone; the module of PyTorch's is not called torch, which it imports.
+        foreign = inside.parts[0] == "engines" and path.stem.removesuffix("_engine") not in ("__init__", "base", engine)
         if inside.name == ENTRY or foreign:
             continue
         copy = staging / "handler" / inside
@@ -142,6 +145,13 @@ def _stage(recipe: Recipe, staging: Path) -> None:
         if not graph.is_file():
             raise ArtifactError(f"graph {graph} is missing: run `mogface-archive export` first")
         shutil.copyfile(graph, staging / "graphs" / name)
+    for folder in recipe.plans:
+        # Only what belongs together: a plan that is no longer its sidecar's is refused here, not at load.
+        for name, sidecar in plans.read(folder).items():
+            sidecar.read(folder)
+            (staging / plans.FOLDER / folder.name).mkdir(parents=True, exist_ok=True)
+            for suffix in ("json", "plan"):
+                shutil.copyfile(folder / f"{name}.{suffix}", staging / plans.FOLDER / folder.name / f"{name}.{suffix}")
 
 
 def _config(recipe: Recipe, staging: str, export: str) -> ModelArchiverConfig:

@@ -10,16 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from handler.errors import ConfigError, InvalidOption
 from handler.geometry import Canvas
 from handler.options import NAMES, Options
 
 FILE = "detector.yaml"
 DETECTORS = ("mogface", "centerface")
-ENGINES = ("ort",)
-PRECISIONS = ("fp32",)
+ENGINES = ("ort", "trt", "torch")
+PRECISIONS = ("fp32", "fp16", "int8")
 DEVICES = ("auto", "cpu", "cuda")
 #: Pillow itself warns of decompression bombs over this many pixels.
 PIXELS_CEILING = 89_478_485
@@ -143,6 +141,8 @@ class Settings:
         Raises:
             ConfigError: the file is missing, is no YAML mapping, or holds wrong settings.
         """
+        import yaml
+
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
@@ -153,6 +153,8 @@ class Settings:
 
     def dump(self) -> str:
         """The same settings as YAML, each key written out."""
+        import yaml
+
         values = dataclasses.asdict(self)
         values["canvases"] = [str(canvas) for canvas in self.canvases]
         return yaml.safe_dump(values, sort_keys=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from skimage import data
 
-from archive import centerface, checkpoint, export
+from archive import centerface, checkpoint, export, programs
 from archive.checkpoint import Checkpoint
 from handler import detectors
 from handler.config import Settings
@@ -55,6 +55,18 @@ def mogface_folder(
     yield folder
     # pytest keeps the folders of its last runs, and these are large.
     for path in paths:
+        path.unlink()
+
+
+@pytest.fixture(scope="session")
+def programs_folder(
+    seeded: Checkpoint, mogface_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The same weights as PyTorch's programs."""
+    folder = tmp_path_factory.mktemp("programs")
+    paths = programs.export_programs(seeded, mogface_folder / "graphs" / "centerface.onnx", folder / "graphs")
+    yield folder
+    for path in paths.values():
         path.unlink()
 
 

@@ -8,7 +8,7 @@ import torch
 
 from handler.config import Settings, engine_threads
 from handler.engines.base import Engine, TensorSpec
-from handler.errors import ConfigError
+from handler.errors import ConfigError, EnvironmentFault
 
 __all__ = ["Engine", "TensorSpec", "load"]
 
@@ -31,4 +31,17 @@ def load(settings: Settings, folder: Path, graph: str, device: torch.device) -> 
         from handler.engines.ort import OrtEngine
 
         return OrtEngine(folder / "graphs" / f"{graph}.onnx", device, engine_threads(settings.threads))
-    raise ConfigError(f"engine is {settings.engine!r}: expected ort")
+    if settings.engine == "trt":
+        from handler.engines import trt
+
+        return trt.load(settings, folder, graph, device)
+    if settings.engine == "torch":
+        from handler.engines.torch_engine import TorchEngine
+
+        if settings.precision == "fp16" and device.type == "cpu":
+            raise EnvironmentFault(
+                "PyTorch's fp16 programs are for a GPU, and torch sees none here: on a CPU they take some thirty times "
+                "as long as fp32 ones; build with --precision fp32"
+            )
+        return TorchEngine(folder / "graphs" / f"{graph}.pt2", device, engine_threads(settings.threads))
+    raise ConfigError(f"engine is {settings.engine!r}: expected ort, trt or torch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -37,6 +38,9 @@ class Engine(abc.ABC):
         device: where inputs are taken and outputs given.
     """
 
+    #: Whether the library reads elements in the order of the axes, whatever a tensor's strides say.
+    contiguous: ClassVar[bool] = True
+
     def __init__(
         self, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec], device: torch.device
     ) -> None:
@@ -57,11 +61,16 @@ class Engine(abc.ABC):
             EngineError: a feed that does not fit the graph, or a failure inside the library.
         """
         self._check(feeds)
-        return self._run({name: tensor.to(self.device).contiguous() for name, tensor in feeds.items()})
+        return self._run({name: self._take(tensor) for name, tensor in feeds.items()})
+
+    def _take(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on this device, contiguous where the library needs it."""
+        placed = tensor.to(self.device)
+        return placed.contiguous() if self.contiguous else placed
 
     @abc.abstractmethod
     def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run on checked, contiguous tensors of this device."""
+        """Run on checked tensors of this device, contiguous where the library needs it."""
 
     def _check(self, feeds: Mapping[str, torch.Tensor]) -> None:
         needed = {name for name, spec in self.inputs.items() if not spec.optional}

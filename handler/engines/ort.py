@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from handler.engines.base import Engine, TensorSpec
 from handler.errors import ArtifactError, EngineError, EnvironmentFault
@@ -16,6 +18,10 @@ _DTYPES = {
     "tensor(uint8)": torch.uint8,
     "tensor(int64)": torch.int64,
 }
+_NUMPY = {torch.float32: np.float32, torch.float16: np.float16, torch.uint8: np.uint8, torch.int64: np.int64}
+#: The default tries every algorithm of a convolution at each new shape, and shapes here are many: batches, canvases,
+#: levels. And fp32 means fp32: by default inputs are rounded to TF32's ten bits.
+_CUDA = {"cudnn_conv_algo_search": "HEURISTIC", "use_tf32": "0"}
 
 
 class OrtEngine(Engine):
@@ -39,16 +45,18 @@ class OrtEngine(Engine):
         # Spinning threads starve the decoders and the other workers of their cores.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if device.type == "cuda":
-            provider: Any = ("CUDAExecutionProvider", {"device_id": device.index or 0})
+            provider: Any = ("CUDAExecutionProvider", _CUDA | {"device_id": str(device.index or 0)})
         else:
             provider = "CPUExecutionProvider"
             # The arena keeps the largest size ever seen; the graphs reuse their own memory by plan.
             options.enable_cpu_mem_arena = False
         try:
-            session = onnxruntime.InferenceSession(str(graph), options, providers=[provider])
+            # Its fallback would start a session on the CPU where the GPU's fails.
+            session = onnxruntime.InferenceSession(str(graph), options, providers=[provider], enable_fallback=0)
         except Exception as error:  # ONNX Runtime raises classes of its own, without a common root
             raise ArtifactError(f"{graph}: ONNX Runtime cannot load it: {error}") from error
-        # Asked for a provider that cannot start, ONNX Runtime goes on with the CPU and says nothing.
+        # Asked for a provider that cannot start, ONNX Runtime goes on with the CPU and says nothing; what it lists as
+        # available is what it was built with, whatever the machine has.
         wanted = provider[0] if isinstance(provider, tuple) else provider
         if wanted not in session.get_providers():
             raise EnvironmentFault(f"{wanted} does not start here; ONNX Runtime has {session.get_providers()}")
@@ -69,21 +77,21 @@ class OrtEngine(Engine):
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
     def _run_bound(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Inputs and outputs stay on the GPU. Written from ONNX Runtime's documentation; not yet run."""
+        """Inputs are read and outputs left where they are. On a GPU this has not been run; on a CPU it is tested."""
+        kind, index = self.device.type, self.device.index or 0
         binding = self._session.io_binding()
         for name, tensor in feeds.items():
-            element = str(tensor.dtype).removeprefix("torch.")
-            shape, address = tuple(tensor.shape), tensor.data_ptr()
-            binding.bind_input(name, "cuda", self.device.index or 0, element, shape, address)
+            binding.bind_input(name, kind, index, _NUMPY[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
         for name in self.outputs:
-            binding.bind_output(name, "cuda", self.device.index or 0)
-        torch.cuda.current_stream(self.device).synchronize()
+            # Without a buffer: the shapes are the graph's to find, and each run's outputs are new memory.
+            binding.bind_output(name, kind, index)
+        if kind == "cuda":
+            # ONNX Runtime has a stream of its own. So the feeds must be there before it starts, and PyTorch must be
+            # done with what earlier runs gave and was freed since: ONNX Runtime takes that memory again.
+            torch.cuda.current_stream(self.device).synchronize()
         self._session.run_with_iobinding(binding)
-        values = binding.get_outputs()
-        return {
-            name: torch.utils.dlpack.from_dlpack(value._ortvalue.to_dlpack())
-            for name, value in zip(self.outputs, values, strict=True)
-        }
+        binding.synchronize_outputs()
+        return {name: from_dlpack(value) for name, value in zip(self.outputs, binding.get_outputs(), strict=True)}
 
 
 def _spec(node: Any, optional: bool = False) -> TensorSpec:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from archive import build
-from archive.build import Workspace
+from archive.build import Build, Wanted, Workspace
 from archive.pack import read_artifacts, read_settings
 from handler.config import Settings
 from handler.errors import ConfigError
@@ -24,19 +24,19 @@ def test_the_embedded_archive_has_its_own_settings(mar: Path) -> None:
 
 def test_what_is_unchanged_is_not_built_again(mar: Path, workspace: Workspace) -> None:
     before = mar.stat().st_mtime_ns
-    assert build.build("centerface", workspace, "hub", "ort", "1.0") == (mar, False)
+    assert Build(Wanted("centerface", engine="ort"), workspace).archive() == (mar, False)
     assert mar.stat().st_mtime_ns == before
 
 
 @pytest.mark.parametrize("name", ["auto", "ort"])
 def test_auto_is_resolved(name: str) -> None:
-    assert build.engine(name) == "ort"
+    assert build.resolve(name) == "ort"
 
 
 @pytest.mark.parametrize("name", ["", "ORT", "nothing"])
 def test_other_engines_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"engine is '{name}': expected auto or ort"):
-        build.engine(name)
+    with pytest.raises(ConfigError, match=f"engine is '{name}': expected auto, ort, trt, torch"):
+        build.resolve(name)
 
 
 def test_graphs_lie_under_the_name_of_what_they_are_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

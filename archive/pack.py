@@ -97,6 +97,8 @@ def read_artifacts(mar: Path) -> dict[str, Any]:
     try:
         with zipfile.ZipFile(mar) as archive:
             content = json.loads(archive.read(ARTIFACTS))
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{mar}: no such archive; `mogface-archive build` makes one") from error
     except DAMAGE as error:
         raise ArtifactError(f"{mar}: expected an archive made by `mogface-archive pack`: {error}") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:

@@ -64,6 +64,7 @@ def verify(mar: Path) -> dict[str, Any]:
         _check_hashes(mar, artifacts)
     except DAMAGE as error:
         raise ArtifactError(f"{mar.name} is damaged: {error}") from error
+    print(f"Running {mar.name} by itself on {PHOTOGRAPH.name} ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="mogface-verify-") as scratch:
         with zipfile.ZipFile(mar) as archive:
             archive.extractall(scratch)

@@ -139,7 +139,8 @@ def download(cache: Path | None = None) -> Path:
             reason = f"{type(error).__name__}: {error}"
     raise EnvironmentFault(
         f"the released weights are not in {root} and {endpoint} gives none ({reason}). On a machine that reaches it, "
-        f"download the file {FILE} (342 MB) of the model {MODEL_ID}, copy it here and pass its path: --file PATH, or WEIGHTS=PATH to make"
+        f"download the file {FILE} (342 MB) of the model {MODEL_ID}, copy it here and pass its path: --file PATH, or "
+        "WEIGHTS=PATH to make"
     )
 
 

@@ -108,7 +108,7 @@ def test_verify_says_what_it_found(mar: Path, monkeypatch: pytest.MonkeyPatch, c
 def test_verify_refuses_what_is_no_archive(tmp_path: Path, capsys: Output) -> None:
     (tmp_path / "a.mar").write_text("hello")
     assert "a.mar: expected an archive made by" in refusal(capsys, "verify", str(tmp_path / "a.mar"))
-    assert "No such file" in refusal(capsys, "verify", str(tmp_path / "b.mar"))
+    assert "b.mar: no such archive" in refusal(capsys, "verify", str(tmp_path / "b.mar"))
 
 
 def configure(store: Path, output: Path, *arguments: str) -> list[str]:
@@ -174,7 +174,7 @@ def test_serving_and_showing_refuse_what_is_missing(tmp_path: Path, capsys: Outp
         capsys, "demo", "--model", "faces", *given, "--picture", str(tmp_path / "out.jpg")
     )
     assert "photograph none.jpg" in refusal(capsys, "demo", "--photograph", "none.jpg", *given)
-    assert "No such file" in refusal(capsys, "serve", "faces", "--config", str(tmp_path / "none"))
+    assert "b.mar: no such archive" in refusal(capsys, "serve", "faces", "--config", str(tmp_path / "none"))
 
 
 def test_env_prints_exports_or_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

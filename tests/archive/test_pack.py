@@ -248,7 +248,9 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, content: bytes)
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.mar").write_text("hello")
     for path in (tmp_path / "none.mar", tmp_path / "text.mar", tmp_path, zipped(tmp_path / "b.mar", {"a": b""})):
-        with pytest.raises(ArtifactError, match="made by `mogface-archive pack`"):
+        with pytest.raises(
+            ArtifactError, match="made by `mogface-archive pack`|no such archive; `mogface-archive build`"
+        ):
             read_artifacts(path)
         with pytest.raises(ArtifactError, match=r"detector\.yaml cannot be read"):
             read_settings(path)

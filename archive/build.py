@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,6 +95,8 @@ class Wanted:
             raise ConfigError(f"model is {self.model!r}: expected one of {', '.join(MODELS)}")
         if self.model == "centerface" and self.weights != "hub":
             raise ConfigError(f"weights are {self.weights!r}: CenterFace has its own; the choice is MogFace's")
+        if not re.fullmatch(r"\d+(\.\d+)*", self.version):
+            raise ConfigError(f"version is {self.version!r}: expected numbers with dots, such as {VERSION}")
         object.__setattr__(self, "engine", resolve(self.engine))
         if self.engine == "torch" and self.precision == "int8":
             raise ConfigError("precision is int8: engine torch runs fp32 and fp16; ort and trt run int8")
@@ -152,7 +155,7 @@ class Build:
             options=options,
             engine=self.wanted.engine,
             precision=self.wanted.precision,
-            engine_batch=self.wanted.batch or 1,
+            engine_batch=self.wanted.batch if self.wanted.batch is not None else 1,
         )
 
     def archive(self, plans: Sequence[Path] = (), images: Sequence[Path] = ()) -> tuple[Path, bool]:

@@ -31,6 +31,11 @@ HONOURED = (
 )
 #: Keys that look as if they set every model's batches, and set nothing.
 _IGNORED = ("batch_size", "max_batch_delay", "min_workers", "max_workers", "response_timeout")
+#: What Java's int holds; TorchServe wraps round beyond it.
+_INT = 2**31 - 1
+_NUMBERS = ("job_queue_size", "max_request_size", "max_response_size", "token_expiration_min")
+_SWITCHES = ("disable_token_authorization", "enable_model_api", "disable_system_metrics", "install_py_dep_per_model")
+_OUTSIDE_HEAP_MB = 200
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MB = 1_000_000
 
@@ -101,6 +106,8 @@ def read_archive(mar: Path) -> Archive:
     try:
         with zipfile.ZipFile(mar) as content:
             manifest = json.loads(content.read(MANIFEST))["model"]
+            if not isinstance(manifest, dict):
+                raise ArtifactError(f"{mar}: {MANIFEST} has no model")
             has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
     except DAMAGE as error:
         raise ArtifactError(f"{mar}: {MANIFEST} cannot be read: {error}") from error
@@ -237,6 +244,7 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
         for key in _IGNORED
         if key in values
     ]
+    problems += _server_problems(values)
     models = properties.models(values)
     memory_mb = _heap_mb(values)
     gpu_mb, grounds = 0, []
@@ -264,9 +272,7 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
         for key, limit in {"max_request_size": "bytes", "max_response_size": "response_bytes"}.items():
             needed = getattr(archive.settings.limits, limit)
             given = values.get(key, "6553500")
-            if not given.isdecimal():
-                problems.append(f"{key} is {given!r}: expected a number of bytes")
-            elif int(given) <= needed:
+            if given.isdecimal() and int(given) <= needed:
                 shown = given if key in values else f"unset ({given})"
                 problems.append(f"{where}: {key} is {shown}, the archive takes {needed}")
     available = memory_bytes() // _MB
@@ -283,6 +289,27 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
     return problems
 
 
+def _server_problems(values: Mapping[str, str]) -> list[str]:
+    """Keys of the server itself that it would misread, or not start with."""
+    problems = []
+    for key in _NUMBERS:
+        if key in values and not (re.fullmatch(r"[0-9]{1,10}", values[key]) and 0 < int(values[key]) <= _INT):
+            problems.append(f"{key} is {values[key]!r}: expected a whole number from 1 to {_INT}")
+    for key in _SWITCHES:
+        if values.get(key, "true") not in ("true", "false"):
+            problems.append(f"{key} is {values[key]!r}: expected true or false, in small letters")
+    if not problems:
+        # Every request that waits lies in the front end's heap; a full one silences the whole server.
+        waiting = int(values.get("job_queue_size", "100")) * int(values.get("max_request_size", "6553500")) // _MB
+        heap = _heap_mb(values) - _OUTSIDE_HEAP_MB
+        if waiting > heap:
+            problems.append(
+                f"job_queue_size x max_request_size is {waiting:,} MB, the front end's heap (vmargs -Xmx) {heap:,} MB: "
+                "a full queue of large requests would silence the server"
+            )
+    return problems
+
+
 def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset) -> list[str]:
     problems = [
         f"{key}: TorchServe ignores it; it honours {', '.join(HONOURED)}" for key in entry if key not in HONOURED
@@ -293,6 +320,8 @@ def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset
             problems.append(f"{key} is missing: TorchServe would choose it by the machine or by its own defaults")
         elif not isinstance(entry[key], int) or isinstance(entry[key], bool):
             problems.append(f"{key} is {entry[key]!r}: expected a whole number")
+        elif entry[key] > _INT:
+            problems.append(f"{key} is {entry[key]}: TorchServe wraps round over {_INT}")
     if problems:
         return problems
     if entry["maxBatchDelay"] < 1:
@@ -322,5 +351,5 @@ def _heap_mb(values: Mapping[str, str]) -> int:
     """Of the Java front end: its -Xmx, else a quarter of the memory, and what lies outside the heap."""
     for word in values.get("vmargs", "").split():
         if match := re.fullmatch(r"-Xmx(\d+)([kmgt]?)", word, re.IGNORECASE):
-            return (int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")) // _MB + 200
-    return memory_bytes() // 4 // _MB + 200
+            return (int(match[1]) << 10 * " kmgt".index(match[2].lower() or " ")) // _MB + _OUTSIDE_HEAP_MB
+    return memory_bytes() // 4 // _MB + _OUTSIDE_HEAP_MB

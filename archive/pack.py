@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import struct
 import tempfile
 import zipfile
 import zlib
@@ -36,6 +37,8 @@ DAMAGE = (OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError, EOFEr
 _FORMAT = 1
 #: What artifacts.json says beside the files.
 _SAID = ("name", "version", "detector", "weights", "engine", "precision")
+#: A member's own header: signature, version, flags, method, time, date, CRC, both sizes, lengths of name and extra.
+_LOCAL = struct.Struct("<4s5H3I2H")
 #: The earliest time a zip can hold.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _CREATED = "01/01/1980 00:00:00"
@@ -142,12 +145,16 @@ def _stage(recipe: Recipe, staging: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
     (staging / FILE).write_text(recipe.settings.dump(), encoding="utf-8")
+    if engine == "trt" and not recipe.plans:
+        raise ArtifactError("an archive for the engine trt needs plans: run `mogface-archive engine` first")
     (staging / "graphs").mkdir()
     for name, graph in recipe.graphs.items():
         if not graph.is_file():
             raise ArtifactError(f"graph {graph} is missing: run `mogface-archive export` first")
         shutil.copyfile(graph, staging / "graphs" / name)
     for folder in recipe.plans:
+        if not plans.read(folder):
+            raise ArtifactError(f"{folder} holds no plans: run `mogface-archive engine` first")
         # Only what belongs together: a plan that is no longer its sidecar's is refused here, not at load.
         for name, sidecar in plans.read(folder).items():
             sidecar.read(folder)
@@ -221,9 +228,35 @@ def _holds(mar: Path, artifacts: bytes, expected: set[str]) -> bool:
                 set(archive.namelist()) == expected | {ARTIFACTS}
                 and archive.read(ARTIFACTS) == artifacts
                 and archive.testzip() is None
+                and not misplaced(mar)
             )
     except DAMAGE:
         return False
+
+
+def misplaced(mar: Path) -> str:
+    """What a reader that goes from header to header, as Java does, would see otherwise; empty if nothing.
+
+    Python reads a zip by the directory at its end. Between the members that it lists there may be others.
+    """
+    with zipfile.ZipFile(mar) as archive, mar.open("rb") as file:
+        members = sorted(archive.infolist(), key=lambda info: info.header_offset)
+        if len({info.filename for info in members}) != len(members):
+            return "a name is there twice"
+        position = 0
+        for info in members:
+            file.seek(position)
+            fields = _LOCAL.unpack(file.read(_LOCAL.size))
+            name = file.read(fields[9])
+            sizes = (info.CRC, info.compress_size, info.file_size)
+            if info.header_offset != position or fields[0] != b"PK\3\4" or fields[6:9] != sizes or fields[2]:
+                return f"the header before {info.filename} is not its own"
+            if name != info.filename.encode():
+                return f"{info.filename} is called {name!r} in its own header"
+            position += _LOCAL.size + fields[9] + fields[10] + info.compress_size
+        if position != archive.start_dir:
+            return "bytes lie between the members and the directory"
+    return ""
 
 
 def _rewrite(source: Path, target: Path, replaced: Mapping[str, bytes], artifacts: bytes, expected: set[str]) -> None:

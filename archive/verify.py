@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from archive.files import progress, sha256
-from archive.pack import ARTIFACTS, DAMAGE, MANIFEST, read_artifacts
+from archive.pack import ARTIFACTS, DAMAGE, MANIFEST, misplaced, read_artifacts
 from handler.errors import ArtifactError
 
 #: Portrait of the astronaut Eileen Collins: NASA, public domain.
@@ -78,6 +78,9 @@ def verify(mar: Path) -> dict[str, Any]:
 
 def _check_hashes(mar: Path, artifacts: dict[str, Any]) -> None:
     files: dict[str, str] = artifacts["files"]
+    problem = misplaced(mar)
+    if problem:
+        raise ArtifactError(f"{mar.name} is damaged or tampered with: {problem}")
     with zipfile.ZipFile(mar) as archive:
         names = set(archive.namelist()) - {ARTIFACTS}
         if names != set(files):
@@ -92,8 +95,10 @@ def _check_hashes(mar: Path, artifacts: dict[str, Any]) -> None:
                         bar.update(len(block))
                 if digest.hexdigest() != expected:
                     raise ArtifactError(f"{mar.name}: {name} has sha256 {digest.hexdigest()}, expected {expected}")
-        manifest = json.loads(archive.read(MANIFEST))["model"]
-    if (manifest["modelName"], manifest["modelVersion"]) != (artifacts["name"], artifacts["version"]):
+        content = json.loads(archive.read(MANIFEST))
+        manifest = content.get("model") if isinstance(content, dict) else None
+    named = (manifest.get("modelName"), manifest.get("modelVersion")) if isinstance(manifest, dict) else ()
+    if named != (artifacts["name"], artifacts["version"]):
         raise ArtifactError(f"{mar.name}: {MANIFEST} and {ARTIFACTS} name different models")
 
 

@@ -47,15 +47,18 @@ def align(image: Uint8, landmarks: Float32) -> Image.Image:
     # pixel edges, landmarks from pixel centres: half a pixel on either side.
     inverse = similarity(TEMPLATE, landmarks.astype(np.float64))
     inverse[:, 2] += 0.5 - inverse[:, :2] @ [0.5, 0.5]
-    picture = Image.fromarray(image)
+    # The face's part of the image alone: a whole photograph would be converted anew for each face.
+    factor = max(1, int(np.hypot(inverse[0, 0], inverse[1, 0])))
+    size = np.array([image.shape[1], image.shape[0]])
+    corners = np.array([[x, y, 1] for x in (0, SIZE) for y in (0, SIZE)]) @ inverse.T
+    # Bicubic sampling looks two pixels further.
+    low = np.clip(np.floor(corners.min(axis=0)) - 2 * factor - 1, 0, size - 1).astype(int)
+    high = np.clip(np.ceil(corners.max(axis=0)) + 2 * factor + 1, low + 1, size).astype(int)
+    picture = Image.fromarray(image[low[1] : high[1], low[0] : high[0]])
+    inverse[:, 2] -= low
     # Sampling skips pixels where it shrinks: a large face is averaged down by a whole number first.
-    factor = int(np.hypot(inverse[0, 0], inverse[1, 0]))
     if factor > 1:
-        corners = np.array([[x, y, 1] for x in (0, SIZE) for y in (0, SIZE)]) @ inverse.T
-        left, top = np.clip(np.floor(corners.min(axis=0)) - factor, 0, np.subtract(picture.size, 1)).astype(int)
-        right, bottom = np.clip(np.ceil(corners.max(axis=0)) + factor, (left + 1, top + 1), picture.size).astype(int)
-        picture = picture.reduce(factor, box=(int(left), int(top), int(right), int(bottom)))
-        inverse[:, 2] -= left, top
+        picture = picture.reduce(factor)
         inverse /= factor
     coefficients = tuple(inverse.ravel().tolist())
     return picture.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)

@@ -77,7 +77,9 @@ def decode(data: bytes | bytearray, limits: Limits) -> Decoded:
                 raise TooLarge(
                     f"the image is {width}x{height}, {width * height:,} pixels: at most {limits.pixels:,} are taken"
                 )
-            if picture.mode.startswith(("I", "F")):
+            # Pillow opens PNGs of 16 bits and several channels as if they had 8; the header's byte 24 says it.
+            deep = picture.format == "PNG" and data[24] == 16
+            if deep or picture.mode.startswith(("I", "F")):
                 raise UnsupportedImage(
                     f"the {picture.format} has samples of over 8 bits (mode {picture.mode}): 8-bit images are taken"
                 )

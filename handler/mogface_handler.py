@@ -10,6 +10,7 @@ import http
 import json
 import logging
 import sys
+import urllib.parse
 import warnings
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,13 @@ class MogFaceHandler(BaseHandler):
             for index, row in enumerate(data)
         ]
         responses = self._pipeline.answer(requests)
+        # A header holds ASCII of one line; a file's name may hold anything.
+        weights = urllib.parse.quote(self._pipeline.model.weights, safe=" ():.,/_-")
         for index, response in enumerate(responses):
             context.set_response_status(response.status, http.HTTPStatus(response.status).phrase, index)
             context.set_response_content_type(index, response.content_type)
             # Pictures and ModelScope's shape have no room for it in their bodies.
-            context.set_response_header(index, "X-Model-Weights", self._pipeline.model.weights)
+            context.set_response_header(index, "X-Model-Weights", weights)
         return [response.body for response in responses]
 
 

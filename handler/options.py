@@ -135,7 +135,10 @@ def _canvas(name: str, value: object) -> str:
 
 def _shown(value: object) -> str:
     """A value as it came, shortened: a message must not carry megabytes back."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a deeply nested {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

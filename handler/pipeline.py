@@ -20,12 +20,12 @@ import torch
 from handler import detectors
 from handler.config import Settings, cores
 from handler.detectors import Detector, Prepared
-from handler.errors import InternalError, MogFaceError
+from handler.errors import DeadlineExceeded, InternalError, MogFaceError
 from handler.geometry import Uint8
 from handler.image import decode
 from handler.options import Options
 from handler.request import Parsed, Request, parse
-from handler.response import Answered, ModelInfo, Response, encode, encode_error, limited
+from handler.response import Answered, Budget, ModelInfo, Response, encode, encode_error
 
 log = logging.getLogger("mogface")
 
@@ -84,7 +84,7 @@ class Pipeline:
         started = time.monotonic()
         deadline = started + self._settings.deadline_s
         parsed = [self._own(request, parse, request, self._settings) for request in requests]
-        loaded = self._load(requests, parsed)
+        loaded = self._load(requests, parsed, deadline)
         good = [
             (request, image.prepared)
             for request, images in zip(requests, loaded, strict=True)
@@ -100,26 +100,32 @@ class Pipeline:
                 answers = [
                     self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images
                 ]
-                response = self._encode(request, form, answers, len(requests))
+                response = self._encode(request, form, answers, len(requests), deadline)
             responses.append(response)
             self._log(request, response, len(images), time.monotonic() - started, len(requests))
         return responses
 
     def _load(
-        self, requests: Sequence[Request], parsed: Sequence[Parsed | MogFaceError]
+        self, requests: Sequence[Request], parsed: Sequence[Parsed | MogFaceError], deadline: float
     ) -> list[list[_Loaded | MogFaceError]]:
         """Decode every image of the batch side by side; Pillow releases the interpreter's lock."""
         futures = [
-            [self._pool.submit(self._own, request, self._image, image, form.options) for image in form.images]
+            [self._pool.submit(self._own, request, self._image, image, form.options, deadline) for image in form.images]
             if isinstance(form, Parsed)
             else []
             for request, form in zip(requests, parsed, strict=True)
         ]
         return [[future.result() for future in images] for images in futures]
 
-    def _image(self, data: bytes | bytearray | MogFaceError, options: Options) -> _Loaded | MogFaceError:
+    def _image(
+        self, data: bytes | bytearray | MogFaceError, options: Options, deadline: float
+    ) -> _Loaded | MogFaceError:
         if isinstance(data, MogFaceError):
             return data
+        if time.monotonic() > deadline:
+            return DeadlineExceeded(
+                f"not decoded within {self._settings.deadline_s:g} s; send fewer images, or it again"
+            )
         started = time.perf_counter()
         decoded = decode(data, self._settings.limits)
         milliseconds = (time.perf_counter() - started) * 1000
@@ -148,12 +154,17 @@ class Pipeline:
         return Answered(result, loaded.decode_ms, loaded.format, loaded.image)
 
     def _encode(
-        self, request: Request, form: Parsed, answers: Sequence[Answered | MogFaceError], batch_size: int
+        self,
+        request: Request,
+        form: Parsed,
+        answers: Sequence[Answered | MogFaceError],
+        batch_size: int,
+        deadline: float,
     ) -> Response:
-        response = self._own(request, encode, answers, form.several, form.options, self.model, batch_size)
-        if isinstance(response, MogFaceError):
-            return encode_error(response)
-        return limited(response, self._settings.limits.response_bytes)
+        # What was found in time is answered: only crops, which can take minutes, are held to the deadline.
+        budget = Budget(self._settings.limits.response_bytes, deadline)
+        response = self._own(request, encode, answers, form.several, form.options, self.model, batch_size, budget)
+        return encode_error(response) if isinstance(response, MogFaceError) else response
 
     @staticmethod
     def _own(

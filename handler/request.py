@@ -117,9 +117,10 @@ def _image(value: object) -> bytes | bytearray | MogFaceError:
         return value
     if isinstance(value, str):
         # A data URL is what browsers make of a file.
-        text = value.partition(",")[2] if value.startswith("data:") else value
+        text = value.partition(",")[2] if value[:5].lower() == "data:" else value
         try:
-            return base64.b64decode(text, validate=True)
+            # Lines of 76 characters are what the tool base64 writes.
+            return base64.b64decode("".join(text.split()), validate=True)
         except (binascii.Error, ValueError) as error:
             return InvalidImage(f"an image in JSON must be base64 text: {error}")
     return InvalidImage(f"an image must be bytes or base64 text, got {type(value).__name__}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from PIL import Image, ImageDraw
 from handler.crops import align
 from handler.detections import LANDMARKS, Detections
 from handler.detectors.base import Result
-from handler.errors import MogFaceError, TooLarge
+from handler.errors import DeadlineExceeded, MogFaceError, TooLarge
 from handler.geometry import Uint8
 from handler.options import Options
 
@@ -76,8 +77,50 @@ class ModelInfo:
     precision: str
 
 
+class Budget:
+    """What one answer may take: bytes, and time until the batch's deadline.
+
+    Args:
+        limit: bytes.
+        deadline: of ``time.monotonic()``.
+    """
+
+    def __init__(self, limit: int, deadline: float) -> None:
+        self._limit = limit
+        self._left = limit
+        self._deadline = deadline
+
+    def spend(self, size: int) -> None:
+        """Count bytes that go into the answer.
+
+        Raises:
+            TooLarge: it is over its limit. TorchServe would break the worker's connection over it, and with it every
+                answer of the batch.
+            DeadlineExceeded: it is not finished in time.
+        """
+        self._left -= size
+        self.whole(self._limit - self._left)
+        if time.monotonic() > self._deadline:
+            raise DeadlineExceeded(
+                "the answer was not finished in time: ask for fewer faces or images, or send it again"
+            )
+
+    def whole(self, size: int) -> None:
+        """Raises TooLarge where the whole answer has ``size`` bytes and that is over its limit."""
+        if size > self._limit:
+            raise TooLarge(
+                f"the answer is over the limit of {self._limit:,} bytes: ask for fewer images, fewer faces (max_faces) "
+                "or no crops"
+            )
+
+
 def encode(
-    answers: Sequence[Answered | MogFaceError], several: bool, options: Options, model: ModelInfo, batch_size: int
+    answers: Sequence[Answered | MogFaceError],
+    several: bool,
+    options: Options,
+    model: ModelInfo,
+    batch_size: int,
+    budget: Budget,
 ) -> Response:
     """The answer to one request.
 
@@ -87,6 +130,10 @@ def encode(
         options: of the request.
         model: what ran.
         batch_size: requests that ran together.
+        budget: what the answer may take.
+
+    Raises:
+        TooLarge, DeadlineExceeded: as Budget.
     """
     faces = sum(len(answer.result.detections) for answer in answers if isinstance(answer, Answered))
     if not several:
@@ -94,13 +141,13 @@ def encode(
         if isinstance(answer, MogFaceError):
             return encode_error(answer)
         if options.output == "image":
-            return _picture(answer)
-        return Response(200, JSON, _dump(_one(answer, options, model, batch_size)), faces)
+            return _within(_picture(answer), budget)
+        return _within(Response(200, JSON, _dump(_one(answer, options, model, batch_size, budget)), faces), budget)
     results = [
-        _error(answer) if isinstance(answer, MogFaceError) else _one(answer, options, model, batch_size)
+        _error(answer) if isinstance(answer, MogFaceError) else _one(answer, options, model, batch_size, budget)
         for answer in answers
     ]
-    return Response(200, JSON, _dump({"results": results}), faces)
+    return _within(Response(200, JSON, _dump({"results": results}), faces), budget)
 
 
 def encode_error(error: MogFaceError) -> Response:
@@ -108,22 +155,12 @@ def encode_error(error: MogFaceError) -> Response:
     return Response(error.status, JSON, _dump(_error(error)), error=error.type)
 
 
-def limited(response: Response, limit: int) -> Response:
-    """The response, or the error that takes its place when it is longer than ``limit`` bytes.
-
-    TorchServe would break the worker's connection over it, and with it every answer of the batch.
-    """
-    if len(response.body) <= limit:
-        return response
-    return encode_error(
-        TooLarge(
-            f"the answer has {len(response.body):,} bytes, over the limit of {limit:,}: ask for fewer images, "
-            "fewer faces (max_faces) or no crops"
-        )
-    )
+def _within(response: Response, budget: Budget) -> Response:
+    budget.whole(len(response.body))
+    return response
 
 
-def _one(answer: Answered, options: Options, model: ModelInfo, batch_size: int) -> dict[str, Any]:
+def _one(answer: Answered, options: Options, model: ModelInfo, batch_size: int, budget: Budget) -> dict[str, Any]:
     faces = answer.result.detections
     boxes, scores = _rounded(faces.boxes, 3), _rounded(faces.scores, 6)
     points = [
@@ -140,6 +177,8 @@ def _one(answer: Answered, options: Options, model: ModelInfo, batch_size: int) 
     if options.crops and answer.image is not None:
         for face, landmarks, has in zip(listed, faces.landmarks, faces.has_landmarks, strict=True):
             face["crop"] = _base64_jpeg(align(answer.image, landmarks)) if has else None
+            # As it grows, so that what cannot be sent is not built first.
+            budget.spend(len(face["crop"] or ""))
     timing = {"decode": answer.decode_ms, **answer.result.timing_ms}
     return {
         "model": model.__dict__,

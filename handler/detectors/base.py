@@ -132,10 +132,10 @@ class Detector(abc.ABC):
             while chunks:
                 chunk = chunks.pop()
                 results.update(self._attempt(chunk, [images[index] for index in chunk], deadline, chunks))
-        return self._complete(images, [results[index] for index in range(len(images))])
+        return self._complete(images, [results[index] for index in range(len(images))], deadline)
 
     def _complete(
-        self, images: Sequence[Prepared], results: list[Result | MogFaceError]
+        self, images: Sequence[Prepared], results: list[Result | MogFaceError], deadline: float
     ) -> list[Result | MogFaceError]:
         """What is added once all images are through, whatever their canvas; here nothing."""
         return results

@@ -5,6 +5,8 @@ All crops have one size, so the faces of any number of images run together.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from PIL import Image
 from handler.detections import no_landmarks
 from handler.detectors.centerface import decode
 from handler.engines import Engine
-from handler.errors import EngineError
+from handler.errors import DeadlineExceeded, EngineError, MogFaceError
 from handler.geometry import Float32, Uint8
 from handler.nms import nms
 
@@ -46,25 +48,30 @@ class LandmarkStage:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def find(self, images: Sequence[tuple[Uint8, Float32]]) -> list[Float32 | EngineError]:
+    def find(self, images: Sequence[tuple[Uint8, Float32]], deadline: float = math.inf) -> list[Float32 | MogFaceError]:
         """The points of every face of every image.
 
         Args:
+            deadline: of ``time.monotonic()``; images with crops not begun by then get DeadlineExceeded.
             images: each [H, W, 3] uint8 RGB, upright, and its faces' boxes [N, 4] float32, source px, inside it.
 
         Returns:
             For each image [N, 5, 2] float32 in source px, NaN for a face without; or the error that its crops met.
         """
-        found: list[Float32 | EngineError] = [no_landmarks(len(boxes)) for _, boxes in images]
+        found: list[Float32 | MogFaceError] = [no_landmarks(len(boxes)) for _, boxes in images]
         faces = [(index, face) for index, (_, boxes) in enumerate(images) for face in range(len(boxes))]
         for start in range(0, len(faces), BATCH):
             part = faces[start : start + BATCH]
+            if time.monotonic() > deadline:
+                for index, _ in faces[start:]:
+                    found[index] = DeadlineExceeded("landmarks were not begun in time: ask for fewer faces, or none")
+                break
             crops = [_cut(images[index][0], images[index][1][face]) for index, face in part]
             for (index, face), points in zip(part, self._attempt(crops), strict=True):
                 target = found[index]
                 if isinstance(points, EngineError):
                     found[index] = points
-                elif not isinstance(target, EngineError):
+                elif not isinstance(target, MogFaceError):
                     target[face] = points
         return found
 

@@ -151,7 +151,7 @@ class MogFace(Detector):
         return self._trunk.run(feeds)
 
     def _complete(
-        self, images: Sequence[Prepared], results: list[Result | MogFaceError]
+        self, images: Sequence[Prepared], results: list[Result | MogFaceError], deadline: float
     ) -> list[Result | MogFaceError]:
         """Landmarks, for those who asked, over the faces of the whole request batch."""
         started = time.perf_counter()
@@ -160,7 +160,7 @@ class MogFace(Detector):
             for index, (image, result) in enumerate(zip(images, results, strict=True))
             if isinstance(result, Result) and image.image is not None
         }
-        found = self._landmarks.find([(image, result.detections.boxes) for image, result in wanting.values()])
+        found = self._landmarks.find([(image, result.detections.boxes) for image, result in wanting.values()], deadline)
         milliseconds = (time.perf_counter() - started) * 1000
         for (index, (_, result)), points in zip(wanting.items(), found, strict=True):
             if isinstance(points, MogFaceError):

@@ -174,7 +174,7 @@ def test_serving_and_showing_refuse_what_is_missing(tmp_path: Path, capsys: Outp
         capsys, "demo", "--model", "faces", *given, "--picture", str(tmp_path / "out.jpg")
     )
     assert "photograph none.jpg" in refusal(capsys, "demo", "--photograph", "none.jpg", *given)
-    assert "b.mar: no such archive" in refusal(capsys, "serve", "faces", "--config", str(tmp_path / "none"))
+    assert "No such file" in refusal(capsys, "serve", "faces", "--config", str(tmp_path / "none"))
 
 
 def test_env_prints_exports_or_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:

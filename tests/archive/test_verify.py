@@ -75,7 +75,7 @@ WRONG_FORM: dict[str, tuple[dict[str, bytes | None], bool, str]] = {
     "other name": ({MANIFEST: b'{"model": {"modelName": "x", "modelVersion": "1.0"}}'}, True, "different models"),
     "other version": ({MANIFEST: b'{"model": {"modelName": "faces", "modelVersion": "2"}}'}, True, "different models"),
     "no manifest": ({MANIFEST: None}, True, "MANIFEST"),
-    "manifest of something else": ({MANIFEST: b"{}"}, True, "damaged"),
+    "manifest of something else": ({MANIFEST: b"{}"}, True, "name different models"),
     "manifest no JSON": ({MANIFEST: b"{"}, True, "damaged"),
 }
 

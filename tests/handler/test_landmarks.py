@@ -14,7 +14,7 @@ from handler.detectors import Result
 from handler.detectors.landmarks import BATCH, LandmarkStage
 from handler.detectors.mogface import MogFace
 from handler.engines import Engine
-from handler.errors import EngineError
+from handler.errors import DeadlineExceeded, EngineError, MogFaceError
 from handler.geometry import Float32, Uint8
 from tests.conftest import RELEASED
 from tests.oracle import Picture
@@ -33,7 +33,7 @@ def stage(mogface_folder: Path, settings: Settings) -> LandmarkStage:
 
 def found(stage: LandmarkStage, image: Uint8, boxes: Float32) -> Float32:
     (points,) = stage.find([(image, boxes)])
-    assert not isinstance(points, EngineError)
+    assert not isinstance(points, MogFaceError)
     return points
 
 
@@ -105,7 +105,7 @@ def test_a_fault_costs_only_its_image(stage: LandmarkStage, astronaut: Uint8) ->
     )
     assert isinstance(second, EngineError)
     for points in (first, third):
-        assert not isinstance(points, EngineError)
+        assert not isinstance(points, MogFaceError)
         assert np.abs(points[0, :3] - POINTS).max() < 0.055 * WIDTH
     assert counting.calls == [4, 1, 1, 1, 1]
 
@@ -115,9 +115,9 @@ def test_crops_of_all_images_share_their_batches(stage: LandmarkStage, astronaut
     many = np.repeat(FACE[None], 10, axis=0)
     results = LandmarkStage(counting).find([(astronaut, many), (astronaut, many[:0]), (astronaut, many)])
     assert counting.calls == [BATCH, 20 - BATCH]
-    assert [len(points) for points in results if not isinstance(points, EngineError)] == [10, 0, 10]
+    assert [len(points) for points in results if not isinstance(points, MogFaceError)] == [10, 0, 10]
     for points in results:
-        assert not isinstance(points, EngineError)
+        assert not isinstance(points, MogFaceError)
         assert np.isfinite(points).all()
 
 
@@ -126,7 +126,7 @@ def test_the_detector_gives_points_only_to_those_who_ask(
 ) -> None:
     asked: list[int] = []
 
-    def find(images: list[tuple[Uint8, Float32]]) -> list[Float32 | EngineError]:
+    def find(images: list[tuple[Uint8, Float32]], deadline: float) -> list[Float32 | MogFaceError]:
         asked.append(len(images))
         return [np.ones((len(boxes), 5, 2), np.float32) for _, boxes in images[:-1]] + [EngineError("no points")]
 
@@ -144,3 +144,11 @@ def test_the_detector_gives_points_only_to_those_who_ask(
     assert not second.detections.has_landmarks.any()
     assert second.timing_ms["landmarks"] == 0
     assert isinstance(third, EngineError)
+
+
+def test_crops_not_begun_in_time_cost_only_their_images(stage: LandmarkStage, astronaut: Uint8) -> None:
+    nobody: Float32 = np.zeros((0, 4), np.float32)
+    first, second = stage.find([(astronaut, FACE[None]), (astronaut, nobody)], deadline=0.0)
+    assert isinstance(first, DeadlineExceeded)
+    assert not isinstance(second, MogFaceError)
+    assert second.shape == (0, 5, 2)

@@ -157,7 +157,8 @@ def test_a_fault_in_preparing_costs_its_image_alone(fake: FakeDetector, monkeypa
 
 
 def test_images_past_the_deadline_answer_that_they_may_be_sent_again(fake: FakeDetector) -> None:
-    now = pipeline(fake, deadline_s=1e-9).answer([request(10), Request({"body": b"no picture"}, {})])
+    now = pipeline(fake, deadline_s=1e-9).answer([request(10), Request({"body": 7}, {})])
+    # Neither decoded nor run; what is wrong with a request's form is told all the same.
     assert [response.status for response in now] == [503, 400]
     assert outcomes(now) == ["deadline", "invalid_image"]
 

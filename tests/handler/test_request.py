@@ -121,7 +121,6 @@ BAD_IMAGES = {
     "not base64": "!!!!",
     "cut base64": TEXT[:-3],
     "beyond ASCII": "é" * 4,
-    "with blanks": TEXT[:4] + " " + TEXT[4:],
     "a URL": "https://example.org/face.jpg",
     "a path": "/etc/passwd",
     "a data URL without data": "data:image/png;base64,?",
@@ -247,3 +246,10 @@ def test_a_body_beside_fields_is_an_image_among_them() -> None:
 def test_a_body_in_json_beside_fields_is_not_taken_for_the_json() -> None:
     parsed = read({"body": TEXT, "order": "size"}, content_type="application/json")
     assert parsed == Parsed((BYTES,), with_options(order="size"), several=False)
+
+
+def test_base64_may_come_in_lines() -> None:
+    text = base64.encodebytes(bytes(range(256)) * 4).decode()
+    assert text.count("\n") > 2
+    (image,) = parse(Request({"body": {"image": text}}, {}), SETTINGS).images
+    assert image == bytes(range(256)) * 4

@@ -4,23 +4,39 @@ import base64
 import dataclasses
 import io
 import json
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from handler import response as module
 from handler.crops import SIZE, TEMPLATE
 from handler.detections import Detections, no_landmarks
 from handler.detectors.base import Result
-from handler.errors import InvalidImage, TooLarge
+from handler.errors import DeadlineExceeded, InvalidImage, MogFaceError, TooLarge
 from handler.geometry import Canvas, Uint8, place
 from handler.options import Options
-from handler.response import Answered, ModelInfo, annotate, encode, encode_error, limited
+from handler.response import Answered, Budget, ModelInfo, Response, annotate, encode_error
 
 MODEL = ModelInfo("mogface", "1.0", "seeded:7 (not trained)", "ort", "fp32")
 OPTIONS = Options(score_threshold=0.5, nms_threshold=0.3)
 TIMING = {"preprocess": 1.23456, "network": 20.0, "postprocess": 0.004, "landmarks": 0.0}
+
+
+def encode(
+    answers: Sequence[Answered | MogFaceError],
+    several: bool,
+    options: Options,
+    model: ModelInfo,
+    batch_size: int,
+    limit: int = 10_000_000,
+    seconds: float = 60.0,
+) -> Response:
+    budget = Budget(limit, time.monotonic() + seconds)
+    return module.encode(answers, several, options, model, batch_size, budget)
 
 
 def faces(height: int = 240, width: int = 320) -> Detections:
@@ -213,13 +229,34 @@ def test_no_crops_unless_asked() -> None:
     assert all("crop" not in face for face in read(response.body)["faces"])
 
 
-def test_an_answer_over_the_limit_becomes_an_error() -> None:
-    response = encode([answered(faces())], False, OPTIONS, MODEL, 3)
-    size = len(response.body)
-    assert limited(response, size) is response
-    refused = limited(response, size - 1)
-    assert (refused.status, refused.error, refused.content_type) == (413, "too_large", "application/json")
-    assert f"{size:,} bytes, over the limit of {size - 1:,}" in read(refused.body)["error"]["message"]
+def test_an_answer_over_the_limit_is_an_error() -> None:
+    size = len(encode([answered(faces())], False, OPTIONS, MODEL, 3).body)
+    assert len(encode([answered(faces())], False, OPTIONS, MODEL, 3, limit=size).body) == size
+    with pytest.raises(TooLarge, match=f"over the limit of {size - 1:,} bytes"):
+        encode([answered(faces())], False, OPTIONS, MODEL, 3, limit=size - 1)
+
+
+def test_crops_are_not_made_beyond_what_can_be_sent_or_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def align(*_: object) -> Image.Image:
+        made.append(1)
+        return Image.new("RGB", (SIZE, SIZE))
+
+    monkeypatch.setattr(module, "align", align)
+    points = np.tile(TEMPLATE.astype(np.float32), (500, 1, 1))
+    boxes = np.tile(np.array([[0, 0, 111, 111]], np.float32), (500, 1))
+    many = Detections(boxes, np.ones(500, np.float32), points, 112, 112)
+    given = [answered(many, image=np.zeros((112, 112, 3), np.uint8))]
+    with pytest.raises(TooLarge):
+        encode(given, False, with_options(crops=True), MODEL, 1, limit=10_000)
+    assert 1 < len(made) < 50
+    made.clear()
+    with pytest.raises(DeadlineExceeded):
+        encode(given, False, with_options(crops=True), MODEL, 1, seconds=-1)
+    assert len(made) == 1
+    # What takes no time to tell is told, however late.
+    assert encode([answered(faces())], False, OPTIONS, MODEL, 1, seconds=-1).status == 200
 
 
 def test_nan_never_reaches_json() -> None:

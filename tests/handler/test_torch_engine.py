@@ -25,7 +25,7 @@ from handler.detectors.landmarks import LandmarkStage
 from handler.detectors.mogface import MogFace
 from handler.engines.base import TensorSpec
 from handler.engines.torch_engine import TorchEngine
-from handler.errors import ArtifactError, EngineError, EnvironmentFault
+from handler.errors import ArtifactError, EngineError, EnvironmentFault, MogFaceError
 from handler.geometry import Uint8
 from handler.options import Options
 from tests.conftest import RELEASED
@@ -199,7 +199,7 @@ def test_landmarks_of_a_portrait(programs_folder: Path, mogface_folder: Path) ->
         engines.load(Settings("mogface", "none", RELEASED), mogface_folder, "centerface", CPU),
     ):
         [points] = LandmarkStage(engine).find([(picture, boxes)])
-        assert not isinstance(points, EngineError)
+        assert not isinstance(points, MogFaceError)
         found.append(points)
     np.testing.assert_allclose(found[0], found[1], atol=0.01, rtol=0)
     np.testing.assert_allclose(found[0][0, :3], ASTRONAUT.points, atol=8)

@@ -210,8 +210,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
         what = f"{found[1]} beside tensors" if found else "something that is no tensor"
         raise ArtifactError(f"{path}: damaged, or holds {what}; only plain tensors are loaded") from error
-    except Exception as error:
-        # A damaged pickle raises nearly anything.
+    except Exception as error:  # a damaged pickle raises nearly anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ArtifactError(f"{path}: damaged or no file of PyTorch weights: {reason}") from error
     expected = table()

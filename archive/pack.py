@@ -153,10 +153,11 @@ def _stage(recipe: Recipe, staging: Path) -> None:
             raise ArtifactError(f"graph {graph} is missing: run `mogface-archive export` first")
         shutil.copyfile(graph, staging / "graphs" / name)
     for folder in recipe.plans:
-        if not plans.read(folder):
+        sidecars = plans.read(folder)
+        if not sidecars:
             raise ArtifactError(f"{folder} holds no plans: run `mogface-archive engine` first")
         # Only what belongs together: a plan that is no longer its sidecar's is refused here, not at load.
-        for name, sidecar in plans.read(folder).items():
+        for name, sidecar in sidecars.items():
             sidecar.read(folder)
             (staging / plans.FOLDER / folder.name).mkdir(parents=True, exist_ok=True)
             for suffix in ("json", "plan"):
@@ -182,8 +183,7 @@ def _archive(recipe: Recipe, staging: Path, scratch: Path) -> Path:
     with _temporary_folder(scratch):
         try:
             generate_model_archive(_config(recipe, str(staging), str(export)))
-        except Exception as error:
-            # The archiver's own class of errors, and whatever the disk raises.
+        except Exception as error:  # the archiver's own class of errors, and whatever the disk raises
             raise ArtifactError(f"torch-model-archiver cannot pack {recipe.name}: {error}") from error
     return export / f"{recipe.name}.mar"
 

@@ -34,10 +34,10 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or newer is needed, $(PYTHON) is %d.%d" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(VENV)/.serve: setup.cfg pyproject.toml constraints/$(HOST).txt | $(BIN)/python
+$(VENV)/.serve: setup.cfg setup.py pyproject.toml $(wildcard clients/proto/*.proto) constraints/$(HOST).txt | $(BIN)/python
 	$(if $(filter gpu,$(HOST)),@$(PYTHON) -m archive.driver)
 	@echo "Installing the server (torch alone is some 200 MB on a CPU host) ..."
-	@$(call PIP,$(HOST)$(comma)serve$(comma)build$(JAVA))
+	@$(call PIP,$(HOST)$(comma)serve$(comma)build$(comma)client$(JAVA))
 	@touch $@
 
 $(VENV)/.mogface: $(VENV)/.serve
@@ -52,7 +52,7 @@ $(VENV)/.tensorrt: $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	@$(call PIP,dev$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
+	@$(call PIP,dev$(comma)load$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
 	@touch $@
 
 .PHONY: setup
@@ -102,7 +102,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 constraints: $(BIN)/python ## renew constraints/*.txt
 	$(BIN)/python -m pip install --quiet uv
 	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
-	  --extra $$host --extra serve --extra build --extra mogface --extra java --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
+	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
 	  --output-file constraints/$$host.txt setup.cfg; done
 
 .PHONY: clean

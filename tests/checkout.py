@@ -17,6 +17,14 @@ from handler.errors import EnvironmentFault
 from tests.requirements import lacking
 
 ROOT = Path(__file__).resolve().parents[1]
+#: As config.properties ships them.
+_PORTS = {
+    "inference_address": "8080",
+    "management_address": "8081",
+    "metrics_address": "8082",
+    "grpc_inference_port": "7070",
+    "grpc_management_port": "7071",
+}
 
 
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -62,8 +70,9 @@ def environment(temp: Path) -> dict[str, str]:
 def ported(command: str, folder: Path) -> str:
     """The command with the checkout's ports for the shipped ones."""
     values = properties.read(folder / "config.properties")
-    for key, port in {"inference_address": "8080", "management_address": "8081"}.items():
-        command = command.replace(f"127.0.0.1:{port}", values[key].removeprefix("http://"))
+    for key, port in _PORTS.items():
+        address = values[key].removeprefix("http://")
+        command = command.replace(f"127.0.0.1:{port}", address if ":" in address else f"127.0.0.1:{address}")
     return command
 
 

@@ -1,0 +1,28 @@
+"""What Locust's command line and ``load_tests run`` share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """What is asked, and of which model."""
+    parser.add_argument("--model", default="centerface")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="key_file.json", help="of the server; by default no token is sent"
+    )
+    sent = parser.add_mutually_exclusive_group()
+    sent.add_argument("--photographs", type=Path, metavar="FOLDER", help="to send; else the known one in six sizes")
+    sent.add_argument("--sizes", type=_size, nargs="+", metavar="WIDTHxHEIGHT", help="of the known one")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every request; repeats")
+    parser.add_argument(
+        "--any-answer", action="store_true", help="do not compare faces: weights that were never trained find none"
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) and int(height)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected width x height in px, as 640x480")
+    return int(width), int(height)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,11 @@ def _run(verbs: Any) -> None:
     from load_tests.arguments import add_target
 
     verb = verbs.add_parser("run", help="load on a running server: closed loops of users, or arrivals at a rate")
-    verb.add_argument("--address", default="http://127.0.0.1:8080", help="http://... or grpc://...")
+    verb.add_argument(
+        "--address",
+        default=os.environ.get("MOGFACE_ADDRESS", "http://127.0.0.1:8080"),
+        help="http:// or grpc://HOST:PORT; $MOGFACE_ADDRESS, else %(default)s",
+    )
     add_target(verb)
     verb.add_argument("--users", type=int, nargs="+", default=[], help="closed loops at once, one level each")
     verb.add_argument("--rate", type=float, nargs="+", default=[], help="requests a second, one level each")
@@ -102,7 +107,7 @@ def _tune(verbs: Any) -> None:
     watching.add_argument("--min", type=int, default=1, help="workers")
     watching.add_argument("--max", type=int, default=1, help="workers")
     watching.add_argument("--model", default="centerface")
-    watching.add_argument("--management", default="http://127.0.0.1:8081")
+    watching.add_argument("--management", default=os.environ.get("MOGFACE_MANAGEMENT", "http://127.0.0.1:8081"))
     watching.add_argument("--metrics", default="http://127.0.0.1:8082")
     watching.add_argument("--token-file", type=Path, metavar="key_file.json")
 

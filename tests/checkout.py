@@ -49,6 +49,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stamp in (".serve", ".mogface", ".dev"):
         (environment / stamp).unlink(missing_ok=True)
         (environment / stamp).touch()
+    # What the package's build generated.
+    for stub in (ROOT / "clients" / "proto").glob("*_pb2*.py"):
+        shutil.copy(stub, folder / "clients" / "proto")
     if (ROOT / "build" / "weights").is_dir():
         shutil.copytree(ROOT / "build" / "weights", folder / "build" / "weights")
     free = properties.read(isolated(folder / "config.properties", tmp_path_factory.mktemp("ports")))

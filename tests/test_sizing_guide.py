@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from archive.build import Workspace
 from archive.server import Server
 from tests.checkout import ROOT, checkout, environment, run
 
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+GUIDE = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, centerface_mar: Path, workspace: Workspace) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, shell: dict[str, str]) -> Path:
     made = checkout(tmp_path_factory)
-    (made / "model_store").mkdir(exist_ok=True)
-    shutil.copy(centerface_mar, made / "model_store")
+    run(".venv/bin/mogface-archive build centerface", made, shell)
     return made
 
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Server]:
-    with (folder / "console.log").open("wb") as console:
-        with Server(folder / "config.properties", ["centerface.mar"], folder, folder / "tmp", console) as server:
-            server.wait(["centerface"])
-            yield server
+    config = folder / "config.properties"
+    with (
+        (folder / "console.log").open("wb") as console,
+        Server(config, ["centerface.mar"], folder, folder / "tmp", console) as server,
+    ):
+        server.wait(["centerface"])
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +40,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_every_block_is_run_here() -> None:
-    assert ["--rate 5" in BLOCKS[0], "--max-p99" in BLOCKS[1], "sweep" in BLOCKS[2], len(BLOCKS)] == [True, True, True, 3]
+    words = ("--rate 5", "--max-p99", "sweep")
+    assert len(BLOCKS) == len(words)
+    assert all(word in block for word, block in zip(words, BLOCKS, strict=True))
 
 
 def test_load(served: Server, folder: Path, shell: dict[str, str]) -> None:
+    # The commands' own default, on this checkout's port.
+    shell = shell | {"MOGFACE_ADDRESS": served.inference}
     output = run(BLOCKS[0], folder, shell)
     assert "8 users" in output
     assert "5 /s" in output

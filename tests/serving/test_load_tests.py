@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +126,27 @@ def test_a_sweep_goes_on_where_it_was_and_is_tuned_by(centerface_mar: Path, tmp_
     assert refused.returncode == 2
     assert "the least is" in refused.stderr
     assert not (tmp_path / "none.properties").exists()
+
+
+def test_watching_says_where_a_batch_alone_is_too_slow(server: Server, tmp_path: Path) -> None:
+    assert run(server, tmp_path, "--sizes", "160x120", "--users", "1", "--seconds", "1").returncode == 0
+    addresses = ("--management", server.management, "--metrics", server.values["metrics_address"])
+    asked = ("tune", "--watch", *addresses, "--token-file", server.folder / "key_file.json", "--p99")
+    # Counts leave a worker once a second.
+    time.sleep(1.5)
+    refused = load_tests(*asked, "1")
+    assert refused.returncode == 2
+    assert "a batch alone takes" in refused.stderr
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "load_tests", *map(str, asked), "60000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    assert "p99 goal 60000 ms" in watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=30)
+    assert watching.returncode == 130, said
+    assert "Traceback" not in said

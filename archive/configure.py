@@ -298,6 +298,11 @@ def _server_problems(values: Mapping[str, str]) -> list[str]:
     for key in _SWITCHES:
         if values.get(key, "true") not in ("true", "false"):
             problems.append(f"{key} is {values[key]!r}: expected true or false, in small letters")
+    if values.get("metrics_mode") != "prometheus" or "metrics_config" not in values:
+        problems.append(
+            "metrics_mode and metrics_config: expected prometheus and the path of deploy/metrics.yaml: otherwise "
+            "TorchServe drops the handler's metrics without a word"
+        )
     if not problems:
         # Every request that waits lies in the front end's heap; a full one silences the whole server.
         waiting = int(values.get("job_queue_size", "100")) * int(values.get("max_request_size", "6553500")) // _MB

@@ -156,8 +156,9 @@ def isolated(config: Path, folder: Path, root: Path | None = None) -> Path:
     """
     values = properties.on_free_ports(properties.read(config))
     root = root or config.resolve().parent
-    if "model_store" in values:
-        values["model_store"] = str(root / values["model_store"])
+    for key in ("model_store", "metrics_config"):
+        if key in values:
+            values[key] = str(root / values[key])
     # TorchServe's launcher splits it at blanks: as an address a path has none.
     values["vmargs"] = re.sub(
         r"configurationFile=(\S+)",
@@ -176,6 +177,11 @@ def _point(point: Sequence[float] | None) -> str:
 def _server(config: Path, names: Sequence[str], folder: Path, temp: Path, output: IO[bytes] | None = None) -> Server:
     """A server of these models, refused here where one has no archive: TorchServe would start without it."""
     server = Server(config, [f"{name}.mar" for name in names], folder, temp, output)
+    declared = server.values.get("metrics_config")
+    if declared and not (folder / declared).is_file():
+        raise ConfigError(
+            f"metrics_config={declared} of {config} is not there, seen from {folder}: no worker would start without it"
+        )
     for name in names:
         mar = folder / server.values["model_store"] / f"{name}.mar"
         if not mar.is_file():

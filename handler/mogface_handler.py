@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ts.metrics.metric_cache_errors import MetricsCacheKeyError
+from ts.metrics.metric_type_enum import MetricTypes
 from ts.torch_handler.base_handler import BaseHandler
 
-from handler import device
+from handler import device, gpu_metrics, metrics
 from handler.config import FILE, Settings
+from handler.errors import ConfigError
 from handler.pipeline import Pipeline
 from handler.request import Request
 
@@ -50,13 +53,21 @@ class MogFaceHandler(BaseHandler):
         properties = context.system_properties
         gpu_id = properties.get("gpu_id")
         folder = Path(properties["model_dir"])
+        model = context.manifest["model"]
+        meter = metrics.Meter(model["modelName"], model["modelVersion"])
+        # Before anything can fail: a worker that never becomes ready is seen by its starts.
+        meter.add(metrics.WORKER_STARTS, 1)
+        publisher = metrics.Publisher(meter, _sink(context.metrics)).start()
         settings = Settings.load(folder / FILE)
         if gpu_id is not None and settings.device != "cpu":
             self._claim = device.claim(max(1, device.visible_gpus()), int(gpu_id))
+            publisher.watch(gpu_metrics.claims)
+            publisher.watch(gpu_metrics.Card(self._claim.gpu).read)
         where = device.choose(settings.device, self._claim)
-        model = context.manifest["model"]
-        self._pipeline = Pipeline.load(folder, settings, model["modelName"], model["modelVersion"], where)
+        self._pipeline = Pipeline.load(folder, settings, model["modelName"], model["modelVersion"], where, meter)
         self.initialized = True
+        # What has not happened yet is shown at zero before it can happen.
+        publisher.publish()
         started = {"event": "ready", "device": str(where), "gpu_claimed": self._claim.gpu if self._claim else None}
         log.info(
             json.dumps(started | {"model": model["modelName"], "engine": settings.engine, "weights": settings.weights})
@@ -89,12 +100,53 @@ class MogFaceHandler(BaseHandler):
         return [response.body for response in responses]
 
 
+def _sink(cache: Any) -> metrics.Sink:
+    """Samples -> lines on the worker's output, which TorchServe's front end adds up over all its workers.
+
+    Args:
+        cache: TorchServe's, of the metrics that ``metrics_config`` declares; it ignores all others.
+    """
+    kinds = {"counter": MetricTypes.COUNTER, "gauge": MetricTypes.GAUGE}
+    found, missing = {}, []
+    for name, (kind, labels) in metrics.declared().items():
+        try:
+            found[name] = cache.get_metric(name, kinds[kind])
+        except MetricsCacheKeyError:
+            missing.append(name)
+            continue
+        if tuple(found[name].dimension_names) != labels:
+            raise ConfigError(
+                f"metrics_config declares {name} with {found[name].dimension_names}, expected {list(labels)}: "
+                "use the deploy/metrics.yaml of this version"
+            )
+    if missing:
+        log.warning(
+            json.dumps({"event": "metrics", "not_declared": missing, "mend": "metrics_config=deploy/metrics.yaml"})
+        )
+
+    def send(sample: metrics.Sample) -> None:
+        if sample.name in found:
+            found[sample.name].add_or_update(sample.value, list(sample.labels))
+
+    return send
+
+
+def _ours(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.INFO or "[METRICS]mogface_" in record.getMessage()
+
+
 def _log_lines_of_our_own() -> None:
     """One JSON object a line on the worker's output, and no line a request from TorchServe's own worker code."""
     logging.getLogger().setLevel(logging.WARNING)
+    # Metrics leave the worker as this logger's lines. TorchServe's own, PredictionTime, would be one a batch.
+    lines = logging.getLogger("ts.metrics.caching_metric")
     if not log.handlers:
+        # One for both: its lock keeps their lines apart, which come from two threads.
         stream = logging.StreamHandler(sys.stdout)
         stream.setFormatter(logging.Formatter("%(message)s"))
         log.addHandler(stream)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+        lines.addHandler(stream)
+        lines.addFilter(_ours)
+    for each in (log, lines):
+        each.setLevel(logging.INFO)
+        each.propagate = False

@@ -17,12 +17,13 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from handler import detectors
+from handler import detectors, metrics
 from handler.config import Settings, cores
 from handler.detectors import Detector, Prepared
-from handler.errors import DeadlineExceeded, InternalError, MogFaceError
-from handler.geometry import Uint8
+from handler.errors import DeadlineExceeded, InternalError, MogFaceError, RequestError, ServiceError
+from handler.geometry import NATIVE, Uint8
 from handler.image import decode
+from handler.metrics import Meter
 from handler.options import Options
 from handler.request import Parsed, Request, parse
 from handler.response import Answered, Budget, ModelInfo, Response, encode, encode_error
@@ -31,6 +32,8 @@ log = logging.getLogger("mogface")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+#: How a request or an image can end, as the metrics say it.
+_OUTCOMES = ("ok", *sorted({error.type for root in (RequestError, ServiceError) for error in root.__subclasses__()}))
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,34 @@ class _Loaded:
 class Pipeline:
     """A detector and what surrounds it. Not for two threads at once.
 
+    Args:
+        detector: that finds the faces.
+        settings: the archive's own.
+        model: what answers say of it.
+        meter: takes the counts and times; one of nobody's where None.
+
     Attributes:
         model: what answers say of it.
     """
 
-    def __init__(self, detector: Detector, settings: Settings, model: ModelInfo) -> None:
+    def __init__(self, detector: Detector, settings: Settings, model: ModelInfo, meter: Meter | None = None) -> None:
         self._detector = detector
         self._settings = settings
         self.model = model
         self._pool = ThreadPoolExecutor(settings.decode_threads or cores(), thread_name_prefix="decode")
+        self._meter = meter or Meter()
+        self._open_series()
 
     @classmethod
-    def load(cls, folder: Path, settings: Settings, name: str, version: str, device: torch.device) -> Pipeline:
+    def load(
+        cls,
+        folder: Path,
+        settings: Settings,
+        name: str,
+        version: str,
+        device: torch.device,
+        meter: Meter | None = None,
+    ) -> Pipeline:
         """Out of an unpacked archive, warmed up.
 
         Args:
@@ -66,6 +85,7 @@ class Pipeline:
             name: of the model, as answers say it.
             version: of the archive.
             device: to run on.
+            meter: see Pipeline.
 
         Raises:
             SetupError: what is wrong with the archive or the machine.
@@ -73,7 +93,7 @@ class Pipeline:
         detector = detectors.load(folder, settings, device)
         detector.warm_up(device)
         info = ModelInfo(name, version, settings.weights, settings.engine, settings.precision)
-        return cls(detector, settings, info)
+        return cls(detector, settings, info, meter)
 
     def answer(self, requests: Sequence[Request]) -> list[Response]:
         """One response a request, in their order; never raises.
@@ -92,17 +112,17 @@ class Pipeline:
             if isinstance(image, _Loaded)
         ]
         found = iter(self._detect(good, deadline))
-        responses = []
+        responses, ended = [], []
         for request, form, images in zip(requests, parsed, loaded, strict=True):
+            answers = [self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images]
             if isinstance(form, MogFaceError):
                 response = encode_error(form)
             else:
-                answers = [
-                    self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images
-                ]
                 response = self._encode(request, form, answers, len(requests), deadline)
             responses.append(response)
+            ended += answers
             self._log(request, response, len(images), time.monotonic() - started, len(requests))
+        self._count(responses, ended, time.monotonic() - started)
         return responses
 
     def _load(
@@ -163,7 +183,9 @@ class Pipeline:
     ) -> Response:
         # What was found in time is answered: only crops, which can take minutes, are held to the deadline.
         budget = Budget(self._settings.limits.response_bytes, deadline)
+        started = time.perf_counter()
         response = self._own(request, encode, answers, form.several, form.options, self.model, batch_size, budget)
+        self._meter.observe(metrics.STAGE_SECONDS, time.perf_counter() - started, "encode")
         return encode_error(response) if isinstance(response, MogFaceError) else response
 
     @staticmethod
@@ -179,6 +201,52 @@ class Pipeline:
             # Whatever it is, it must not cost the other requests of the batch their answers.
             log.exception(json.dumps({"event": "fault", "request": request.id}))
             return InternalError(f"a fault of the server, logged under request {request.id or '(no id)'}")
+
+    def _open_series(self) -> None:
+        for outcome in _OUTCOMES:
+            self._meter.open(metrics.REQUESTS, outcome)
+            self._meter.open(metrics.IMAGES, outcome)
+        for stage in ("decode", "preprocess", *self._detector.stages, "postprocess", "encode"):
+            self._meter.open(metrics.STAGE_SECONDS, stage)
+        for canvas in (*map(str, self._settings.canvases), NATIVE):
+            self._meter.open(metrics.CANVASES, canvas)
+        for level in self._detector.levels:
+            for box_head in ("run", "skipped"):
+                self._meter.open(metrics.LEVELS, str(level), box_head)
+        for histogram in (metrics.BATCH_REQUESTS, metrics.BATCH_SECONDS, metrics.RUN_IMAGES):
+            self._meter.open(histogram)
+
+    def _count(self, responses: Sequence[Response], images: Sequence[Answered | MogFaceError], seconds: float) -> None:
+        """Count one batch.
+
+        Args:
+            responses: to its requests.
+            images: of all of them.
+            seconds: that it took.
+        """
+        meter = self._meter
+        meter.observe(metrics.BATCH_REQUESTS, len(responses))
+        meter.observe(metrics.BATCH_SECONDS, seconds)
+        for response in responses:
+            meter.add(metrics.REQUESTS, 1, response.error or "ok")
+            meter.add(metrics.FACES, response.faces)
+        for image in images:
+            meter.add(metrics.IMAGES, 1, image.type if isinstance(image, MogFaceError) else "ok")
+        answered = [image for image in images if isinstance(image, Answered)]
+        for image in answered:
+            canvas, timing = image.result.placement.canvas, image.result.timing_ms
+            # A native canvas has the size of a caller's picture, of which there are too many for a label.
+            meter.add(metrics.CANVASES, 1, str(canvas) if canvas in self._settings.canvases else NATIVE)
+            for level in self._detector.levels:
+                meter.add(metrics.LEVELS, 1, str(level), "run" if level in image.result.levels else "skipped")
+            meter.observe(metrics.STAGE_SECONDS, image.decode_ms / 1000, "decode")
+            for stage in timing.keys() & {"preprocess", "postprocess"}:
+                meter.observe(metrics.STAGE_SECONDS, timing[stage] / 1000, stage)
+        for run in dict.fromkeys(run for image in answered for run in image.result.runs):
+            if "network" in run.seconds:
+                meter.observe(metrics.RUN_IMAGES, run.images)
+            for stage, taken in run.seconds.items():
+                meter.observe(metrics.STAGE_SECONDS, taken, stage)
 
     def _log(self, request: Request, response: Response, images: int, seconds: float, batch_size: int) -> None:
         if not self._settings.log_requests:

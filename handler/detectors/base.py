@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,35 @@ class Prepared:
     milliseconds: float = 0.0
 
 
+# One object for all images of a run, told from another by being another.
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of the network, or of the landmarks behind it, over images that went together.
+
+    Attributes:
+        images: how many.
+        seconds: by stage. The host's time between this run's own waits for the device: what a GPU does meanwhile
+            counts to the stage that waits for it next, and nothing waits for the sake of the measurement.
+    """
+
+    images: int
+    seconds: Mapping[str, float]
+
+
+class Stopwatch:
+    """Seconds by stage: each lap adds the time since the last one."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """End a stage, or a part of one."""
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+
 @dataclass(frozen=True)
 class Result:
     """One image's faces, and how they were found.
@@ -63,12 +92,14 @@ class Result:
         timing_ms: milliseconds by stage: preprocess, network, postprocess, landmarks. Of a batch that ran
             together each image says the whole batch's time.
         levels: strides of the levels whose boxes were computed, where the detector has levels.
+        runs: that this image went through.
     """
 
     detections: Detections
     placement: Placement
     timing_ms: dict[str, float] = field(default_factory=dict)
     levels: tuple[int, ...] = ()
+    runs: tuple[Run, ...] = ()
 
 
 class Detector(abc.ABC):
@@ -80,6 +111,10 @@ class Detector(abc.ABC):
     multiple: int = 1
     #: Whether landmarks are found on the source image, which is then kept; it can be far larger than its canvas.
     landmarks_on_source: bool = False
+    #: What its runs tell the seconds of.
+    stages: tuple[str, ...] = ("network",)
+    #: Strides of its levels, where each can be left out.
+    levels: tuple[int, ...] = ()
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

@@ -16,7 +16,7 @@ import torch
 from handler import engines
 from handler.config import Settings
 from handler.detections import no_landmarks
-from handler.detectors.base import TOP_K, Detector, Prepared, Result, finish
+from handler.detectors.base import TOP_K, Detector, Prepared, Result, Run, finish
 from handler.errors import EngineError
 from handler.geometry import Float32
 from handler.nms import nms, rank
@@ -48,7 +48,8 @@ class CenterFace(Detector):
         started = time.perf_counter()
         batch = torch.from_numpy(np.stack([image.array for image in images]))
         maps = {name: tensor.cpu().numpy() for name, tensor in self._engine.run({"image": batch}).items()}
-        network = (time.perf_counter() - started) * 1000
+        network = time.perf_counter() - started
+        run = Run(len(images), {"network": network})
         results = []
         for row, image in enumerate(images):
             started = time.perf_counter()
@@ -65,11 +66,11 @@ class CenterFace(Detector):
             faces = finish(boxes[kept], scores[kept], points, image.placement, options)
             timing = {
                 "preprocess": image.milliseconds,
-                "network": network,
+                "network": network * 1000,
                 "postprocess": (time.perf_counter() - started) * 1000,
                 "landmarks": 0.0,
             }
-            results.append(Result(faces, image.placement, timing))
+            results.append(Result(faces, image.placement, timing, runs=(run,)))
         return results
 
 

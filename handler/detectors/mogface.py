@@ -20,7 +20,7 @@ from handler.anchors import SIZES, STRIDES, Grid, decode, grid
 from handler.config import Settings
 from handler.detections import no_landmarks
 from handler.detectors import centerface
-from handler.detectors.base import TOP_K, Detector, Prepared, Result, finish
+from handler.detectors.base import TOP_K, Detector, Prepared, Result, Run, Stopwatch, finish
 from handler.detectors.landmarks import LandmarkStage
 from handler.errors import EngineError, MogFaceError
 from handler.geometry import Float32, Placement, Uint8, shrink_float
@@ -45,6 +45,8 @@ class MogFace(Detector):
     # The network's mean colour: a pad of it comes to almost zero.
     fill = (124, 116, 104)
     landmarks_on_source = True
+    stages = ("network", "trunk", "score_head", "box_head", "landmarks")
+    levels = STRIDES
 
     def __init__(
         self,
@@ -80,8 +82,10 @@ class MogFace(Detector):
     def _detect(self, images: list[Prepared]) -> list[Result]:
         started = time.perf_counter()
         cells = grid(images[0].placement.canvas, self._trunk.device)
-        table, ran = self._candidates(images, cells)
-        network = (time.perf_counter() - started) * 1000
+        watch = Stopwatch()
+        table, ran = self._candidates(images, cells, watch)
+        network = time.perf_counter() - started
+        run = Run(len(images), {"network": network, **watch.seconds})
         results = []
         for image, candidates, levels in zip(images, table, ran, strict=True):
             started = time.perf_counter()
@@ -92,15 +96,15 @@ class MogFace(Detector):
             faces = finish(boxes[kept], scores[kept], no_landmarks(len(kept)), image.placement, image.options)
             timing = {
                 "preprocess": image.milliseconds,
-                "network": network,
+                "network": network * 1000,
                 "postprocess": (time.perf_counter() - started) * 1000,
                 "landmarks": 0.0,
             }
-            results.append(Result(faces, image.placement, timing, tuple(levels)))
+            results.append(Result(faces, image.placement, timing, tuple(levels), (run,)))
         return results
 
-    def _candidates(self, images: list[Prepared], cells: Grid) -> tuple[Float32, list[list[int]]]:
-        """Run the network.
+    def _candidates(self, images: list[Prepared], cells: Grid, watch: Stopwatch) -> tuple[Float32, list[list[int]]]:
+        """Run the network; ``watch`` takes a lap where a stage ends.
 
         Returns:
             [N, K, 5] float32: boxes in canvas px and scores, by falling score, among equals by rising anchor;
@@ -116,6 +120,7 @@ class MogFace(Detector):
         offsets = torch.zeros((len(images), len(cells.anchors), 4), device=device)
         ran: list[list[int]] = [[] for _ in images]
         features = self._features(images)
+        watch.lap("trunk")
         for levels in self._rounds:
             contexts = {}
             for level in levels:
@@ -131,6 +136,7 @@ class MogFace(Detector):
             if np.isnan(best).any():
                 raise EngineError("the network gave scores that are not numbers")
             over = best > np.array(limits, np.float32)[:, None]
+            watch.lap("score_head")
             for level in list(contexts):
                 rows, context = contexts.pop(level)
                 fired = [row for row in rows if over[row, levels.index(level)] or not self.settings.level_skipping]
@@ -140,8 +146,12 @@ class MogFace(Detector):
                 for row in fired:
                     ran[row].append(STRIDES[level])
                 del context
+            watch.lap("box_head")
         thresholds = torch.tensor(limits, device=device)
-        return _strongest(scores, offsets, cells, thresholds).cpu().numpy(), ran
+        strongest = _strongest(scores, offsets, cells, thresholds).cpu().numpy()
+        # Where a GPU's box heads are waited for.
+        watch.lap("box_head")
+        return strongest, ran
 
     def _features(self, images: list[Prepared]) -> dict[str, torch.Tensor]:
         feeds = {"image": torch.from_numpy(np.stack([image.array for image in images]))}
@@ -161,14 +171,15 @@ class MogFace(Detector):
             if isinstance(result, Result) and image.image is not None
         }
         found = self._landmarks.find([(image, result.detections.boxes) for image, result in wanting.values()], deadline)
-        milliseconds = (time.perf_counter() - started) * 1000
+        seconds = time.perf_counter() - started
+        run = Run(len(wanting), {"landmarks": seconds})
         for (index, (_, result)), points in zip(wanting.items(), found, strict=True):
             if isinstance(points, MogFaceError):
                 results[index] = points
                 continue
             faces = result.detections.with_landmarks(points)
-            timing = {**result.timing_ms, "landmarks": milliseconds}
-            results[index] = dataclasses.replace(result, detections=faces, timing_ms=timing)
+            timing = {**result.timing_ms, "landmarks": seconds * 1000}
+            results[index] = dataclasses.replace(result, detections=faces, timing_ms=timing, runs=(*result.runs, run))
         return results
 
 

@@ -113,6 +113,7 @@ TOP: dict[str, tuple[dict[str, str], str]] = {
     "request over an int": ({"max_request_size": "2147483648"}, "max_request_size is '2147483648'"),
     "token of no time": ({"token_expiration_min": "0"}, "token_expiration_min is '0'"),
     "switch in capitals": ({"disable_token_authorization": "True"}, "expected true or false, in small letters"),
+    "metrics in a log": ({"metrics_mode": "log"}, "TorchServe drops the handler's metrics"),
     "heap in gigabytes": ({"vmargs": "-Xmx16g"}, "need about 17,"),
     "heap in megabytes": ({"vmargs": "-Xms1g -Xmx15800M"}, "need about 17,"),
     "heap in kilobytes": ({"vmargs": "-Xmx16000000k"}, "need about 17,"),
@@ -124,6 +125,13 @@ TOP: dict[str, tuple[dict[str, str], str]] = {
 def test_silent_traps_at_the_top_are_named(changes: dict[str, str], message: str) -> None:
     (problem,) = check(shipped() | changes, [archive()])
     assert message in problem
+
+
+def test_metrics_that_are_not_declared_are_named() -> None:
+    values = shipped()
+    del values["metrics_config"]
+    (problem,) = check(values, [archive()])
+    assert "TorchServe drops the handler's metrics" in problem
 
 
 @pytest.mark.parametrize("vmargs", ["-Xmx3g", "-Xmx3072m", "-Xmx3145728K", "-Xmx3221225472", ""])

@@ -18,7 +18,7 @@ def config(tmp_path: Path) -> Path:
     path = folder / "config.properties"
     path.write_text(
         "inference_address=http://127.0.0.1:8080\nmodel_store=store\ndisable_token_authorization=false\n"
-        "vmargs=-Xmx1g -Dlog4j.configurationFile=deploy/log4j2.xml\n",
+        "metrics_config=deploy/metrics.yaml\nvmargs=-Xmx1g -Dlog4j.configurationFile=deploy/log4j2.xml\n",
         encoding="utf-8",
     )
     return path
@@ -29,6 +29,7 @@ def test_an_isolated_configuration_needs_no_folder_of_the_first(config: Path, tm
     assert copy == tmp_path / "config.properties"
     values = properties.read(copy)
     assert values["model_store"] == str(config.parent / "store")
+    assert values["metrics_config"] == str(config.parent / "deploy/metrics.yaml")
     assert values["vmargs"] == f"-Xmx1g -Dlog4j.configurationFile={(config.parent / 'deploy/log4j2.xml').as_uri()}"
     assert len(values["vmargs"].split()) == 2
     assert values["disable_token_authorization"] == "false"
@@ -36,12 +37,21 @@ def test_an_isolated_configuration_needs_no_folder_of_the_first(config: Path, tm
 
 
 def test_absolute_paths_stay(config: Path, tmp_path: Path) -> None:
-    config.write_text("model_store=/models\nvmargs=-Dlog4j.configurationFile=/etc/log4j2.xml\n")
+    config.write_text(
+        "model_store=/models\nmetrics_config=/etc/metrics.yaml\nvmargs=-Dlog4j.configurationFile=/etc/log4j2.xml\n"
+    )
     values = properties.read(serve.isolated(config, tmp_path))
-    assert (values["model_store"], values["vmargs"]) == (
+    assert (values["model_store"], values["metrics_config"], values["vmargs"]) == (
         "/models",
+        "/etc/metrics.yaml",
         "-Dlog4j.configurationFile=file:///etc/log4j2.xml",
     )
+
+
+def test_metrics_that_are_declared_nowhere_are_refused(config: Path, tmp_path: Path) -> None:
+    """TorchServe would start, and each of its workers die of it."""
+    with pytest.raises(ConfigError, match=r"metrics_config=deploy/metrics\.yaml of .* is not there, seen from"):
+        serve._server(config, [], tmp_path, tmp_path / "tmp")
 
 
 def test_the_curl_command_is_one_a_shell_reads(config: Path, tmp_path: Path) -> None:

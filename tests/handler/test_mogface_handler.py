@@ -5,16 +5,20 @@ import inspect
 import io
 import json
 import logging
+import re
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ts
 from PIL import Image
 from ts.context import Context, RequestProcessor
+from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
-from handler import device, mogface_handler
+from handler import device, metrics, mogface_handler
 from handler.config import FILE, Settings
 from handler.errors import ConfigError
 from handler.mogface_handler import MogFaceHandler
@@ -23,17 +27,29 @@ from tests.support import saved
 
 MANIFEST = {"model": {"modelName": "faces", "modelVersion": "2.1"}}
 PICTURE = saved(Image.fromarray(grey(40, 60, 90)), "JPEG")
+METRICS = Path(__file__).parents[2] / "deploy" / "metrics.yaml"
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """The handler owns its process's logging; here the process is pytest's."""
-    root, own = logging.getLogger(), logging.getLogger("mogface")
-    before = root.level, own.level, own.propagate, list(own.handlers)
+def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The handler owns its process: its logging, and a thread that publishes metrics. Here the process is pytest's."""
+    loggers = [logging.getLogger(name) for name in (None, "mogface", "ts.metrics.caching_metric")]
+    before = [(each.level, each.propagate, list(each.handlers), list(each.filters)) for each in loggers]
+    started: list[metrics.Publisher] = []
+    start = metrics.Publisher.start
+
+    def remembered(self: metrics.Publisher) -> metrics.Publisher:
+        started.append(self)
+        return start(self)
+
+    monkeypatch.setattr(metrics.Publisher, "start", remembered)
     with warnings.catch_warnings():
         yield
-    root.level, own.level, own.propagate, own.handlers = before
-    own.manager._clear_cache()  # type: ignore[attr-defined]
+    for publisher in started:
+        publisher.stop()
+    for each, (level, propagate, handlers, filters) in zip(loggers, before, strict=True):
+        each.level, each.propagate, each.handlers, each.filters = level, propagate, handlers, filters
+    loggers[0].manager._clear_cache()  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -43,8 +59,10 @@ def folder(tmp_path: Path, centerface_folder: Path, centerface_settings: Setting
     return tmp_path
 
 
-def context(folder: Path, headers: list[dict[str, str]] | None = None) -> Context:
-    made = Context("faces", str(folder), MANIFEST, 4, None, "0.12.0")
+def context(folder: Path, headers: list[dict[str, str]] | None = None, declared: Path = METRICS) -> Context:
+    cache = MetricsCacheYamlImpl(str(declared))
+    cache.initialize_cache()
+    made = Context("faces", str(folder), MANIFEST, 4, None, "0.12.0", metrics=cache)
     if headers is not None:
         made.request_processor = [RequestProcessor(each) for each in headers]
         made.request_ids = {index: f"id-{index}" for index in range(len(headers))}
@@ -84,7 +102,8 @@ def test_lines_go_to_the_workers_output_one_json_object_each(
     handler.initialize(context(folder))
     handler.initialize(context(folder))
     handler.handle([{"body": bytearray(PICTURE)}], context(folder, [{}]))
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    output = capsys.readouterr().out.splitlines()
+    lines = [json.loads(line) for line in output if not line.startswith("[METRICS]mogface_")]
     assert [line["event"] for line in lines] == ["ready", "ready", "request"]
     assert lines[0] == {
         "event": "ready",
@@ -97,6 +116,70 @@ def test_lines_go_to_the_workers_output_one_json_object_each(
     assert lines[2]["request"] == "id-0"
     # Not to TorchServe's own handler at the root as well, which would print each line twice.
     assert caplog.records == []
+
+
+def metric_lines(output: str) -> dict[str, float]:
+    """Values by name and labels, added up as the front end does."""
+    found: dict[str, float] = {}
+    for name, value, labels in re.findall(r"^\[METRICS\](\w+)\.\w+:([0-9\-,.e]+)\|#([^|]*)\|#type:\w+\|", output, re.M):
+        found[f"{name} {labels}"] = found.get(f"{name} {labels}", 0) + float(value)
+    return found
+
+
+def test_metrics_go_to_the_workers_output_as_torchserve_reads_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = MogFaceHandler()
+    handler.initialize(context(folder))
+    before = metric_lines(capsys.readouterr().out)
+    assert before["mogface_worker_starts_total model:faces,version:2.1"] == 1
+    assert before["mogface_requests_total model:faces,version:2.1,outcome:deadline"] == 0
+    handler.handle([{"body": bytearray(PICTURE)}, {"body": b"none"}], context(folder, [{}, {}]))
+    output, deadline = "", time.monotonic() + 60
+    while "mogface_batch_seconds_count" not in output:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        output += capsys.readouterr().out
+    # What belongs together is handed over together.
+    time.sleep(0.2)
+    after = metric_lines(output + capsys.readouterr().out)
+    assert after["mogface_requests_total model:faces,version:2.1,outcome:ok"] == 1
+    assert after["mogface_images_total model:faces,version:2.1,outcome:invalid_image"] == 1
+    assert after["mogface_batch_requests_bucket model:faces,version:2.1,le:2"] == 1
+    assert "mogface_batch_requests_bucket model:faces,version:2.1,le:1" not in after
+
+
+def test_torchserves_own_line_a_batch_is_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    MogFaceHandler().initialize(context(folder))
+    given = context(folder, [{}])
+    given.metrics.set_request_ids("id")
+    given.metrics.add_time("PredictionTime", 5.0)
+    assert "PredictionTime" not in capsys.readouterr().out
+
+
+def test_a_worker_that_cannot_load_is_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / FILE).write_text("detector: retinaface\n", encoding="utf-8")
+    with pytest.raises(ConfigError):
+        MogFaceHandler().initialize(context(folder))
+    assert metric_lines(capsys.readouterr().out) == {"mogface_worker_starts_total model:faces,version:2.1": 1}
+
+
+def test_a_server_that_declares_no_metrics_is_told_and_serves(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handler = MogFaceHandler()
+    handler.initialize(context(folder, declared=Path(ts.__file__).parent / "configs" / "metrics.yaml"))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["event"] == "metrics"
+    assert lines[0]["not_declared"] == list(metrics.declared())
+    [body] = handler.handle([{"body": bytearray(PICTURE)}], context(folder, [{}]))
+    assert "faces" in json.loads(body)
+
+
+def test_a_declaration_of_other_labels_is_refused(folder: Path, tmp_path: Path) -> None:
+    """TorchServe would log an error for each sample and show none."""
+    other = tmp_path / "metrics.yaml"
+    other.write_text(METRICS.read_text().replace("[model, version, canvas]", "[model, canvas, version]"))
+    with pytest.raises(ConfigError, match=r"mogface_canvases_total with \['model', 'canvas', 'version'\]"):
+        MogFaceHandler().initialize(context(folder, declared=other))
 
 
 def test_pillows_warnings_stay_out_of_the_log(folder: Path) -> None:

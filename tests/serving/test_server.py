@@ -88,12 +88,11 @@ def root(tmp_path: Path, workspace: Workspace, centerface_mar: Path) -> Path:
     values = properties.read(tmp_path / "config.properties")
     # The shipped paths again, relative to the root.
     shipped = properties.read(ROOT / "config.properties")
-    values |= {key: shipped[key] for key in ("model_store", "vmargs")}
+    values |= {key: shipped[key] for key in ("model_store", "vmargs", "metrics_config")}
     (tmp_path / "config.properties").write_text(properties.render(values), encoding="utf-8")
     (tmp_path / "model_store").mkdir()
-    (tmp_path / "deploy").mkdir()
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     shutil.copy(centerface_mar, tmp_path / "model_store")
-    shutil.copy(ROOT / "deploy" / "log4j2.xml", tmp_path / "deploy")
     return tmp_path
 
 

@@ -141,7 +141,10 @@ class Management:
     def scale(
         self, model: str, workers: int, *, version: str | None = None, wait: bool = True, timeout_s: float = 180.0
     ) -> None:
-        """Have a model served by so many workers. No request is lost: workers that go end their batch first.
+        """Have a model served by so many workers.
+
+        TorchServe kills the workers that go: the batch that one has is answered WorkerDied, which clients send again.
+        What waits in the queue is not touched.
 
         Args:
             model: its name.
@@ -224,7 +227,7 @@ class Management:
 
     def _until(self, model: str, version: str | None, seconds: float, done: Callable[[Version], bool]) -> float:
         started = time.monotonic()
-        with tqdm(desc=f"waiting for {model}", unit="worker", miniters=0, delay=2, dynamic_ncols=True) as bar:
+        with tqdm(desc=f"waiting for {model}", unit="worker", miniters=0, delay=2, dynamic_ncols=True, disable=None) as bar:
             while True:
                 found = self.describe(model, version or "all")
                 workers = [worker for each in found for worker in each.workers]

@@ -1,0 +1,230 @@
+"""``mogface VERB``: faces of photographs, and the server that finds them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+
+from PIL import Image
+
+from clients.arguments import OPTIONS, parser
+from clients.autoscale import Observer, autoscale, steps
+from clients.client import Client
+from clients.detect import Written, detect
+from clients.errors import BadAnswer, ClientError, NotAuthorised, Unavailable, Unreachable, UsageError
+from clients.management import Management
+from clients.retry import Retry
+from clients.scaler import Policy
+from clients.sources import sources
+
+DONE, FAILED, USAGE, NO_SERVER, INTERRUPTED = 0, 1, 2, 3, 130
+_ROW = "{:<20} {:>8} {:>9} {:>6} {:>9} {:>6}"
+#: px; a grey picture of this size is the smallest detection there is to ask for.
+_TINY = 32
+#: A worker is killed as soon as it is told to go, and off the list before its process has ended: the next step waits
+#: for that, as until then it holds its GPU.
+_GONE_S = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; its exit code, with the reason of any but 0 on the error stream."""
+    options = parser().parse_args(arguments)
+    try:
+        return _VERBS[options.verb](options)
+    except (NotAuthorised, Unavailable, BadAnswer) as error:
+        return _failed(options.verb, error, NO_SERVER)
+    except ClientError as error:
+        return _failed(options.verb, error, USAGE)
+    except BrokenPipeError:
+        # Whoever read has enough. Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _failed(options.verb, error, FAILED)
+    except KeyboardInterrupt:
+        return _failed(options.verb, "interrupted", INTERRUPTED)
+
+
+def _failed(verb: str, error: object, code: int) -> int:
+    print(f"mogface {verb}: {error}", file=sys.stderr)
+    return code
+
+
+def _detect(options: argparse.Namespace) -> int:
+    written = Written(options.output, options.format == "table", options.pictures, options.crops)
+    apart = [folder for folder in (options.pictures, options.crops) if folder]
+    asked = sources(options.images, sys.stdin.buffer, apart)
+    given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
+    with Client(
+        options.address,
+        options.model,
+        version=options.model_version,
+        token=options.token_file,
+        management=options.management,
+        timeout_s=options.timeout,
+        concurrency=options.concurrency,
+    ) as client:
+        return detect(client, options.model, asked, given, written, sys.stdout.buffer)
+
+
+def _models(options: argparse.Namespace) -> int:
+    with Management(options.management, options.token_file) as management:
+        versions = [each for name in management.models() for each in management.describe(name)]
+    if options.json:
+        rows = [
+            {
+                "model": each.name,
+                "version": each.version,
+                "workers": len(each.workers),
+                "ready": sum(worker.ready for worker in each.workers),
+                "batch_size": each.batch_size,
+                "queue_length": each.queue_length,
+            }
+            for each in versions
+        ]
+        print(json.dumps(rows))
+        return DONE
+    print(_ROW.format("model", "version", "workers", "ready", "batch", "queue"))
+    for each in versions:
+        ready = sum(worker.ready for worker in each.workers)
+        queue = "?" if each.queue_length is None else each.queue_length
+        print(_ROW.format(each.name, each.version, len(each.workers), ready, each.batch_size, queue))
+    return DONE
+
+
+def _health(options: argparse.Namespace) -> int:
+    try:
+        with _within(options.timeout), Management(options.management, options.token_file) as management:
+            versions = management.describe(options.model, options.model_version)
+            workers = [worker for version in versions for worker in version.workers]
+            ready = sum(worker.ready for worker in workers)
+            told = f"{options.model}: {ready} of {len(workers)} workers ready"
+            if not workers or ready < len(workers):
+                print(f"not ready: {told}")
+                return FAILED
+            if not options.shallow:
+                told += f", a detection took {1000 * _detection_s(options):.0f} ms"
+    except ClientError as error:
+        # A probe shows one line, of one stream.
+        print(f"not ready: {options.model}: {' '.join(error.message.split())}")
+        return NO_SERVER if isinstance(error, NotAuthorised | Unavailable | BadAnswer) else USAGE
+    print(f"ready: {told}")
+    return DONE
+
+
+def _detection_s(options: argparse.Namespace) -> float:
+    """Asks for the faces of a small grey picture; how long that took."""
+    started = time.monotonic()
+    with Client(
+        options.address,
+        options.model,
+        version=options.model_version,
+        token=options.token_file,
+        management=options.management,
+        timeout_s=options.timeout,
+        retry=Retry(attempts=1),
+    ) as client:
+        client.detect(Image.new("RGB", (_TINY, _TINY), "grey"))
+    return time.monotonic() - started
+
+
+@contextlib.contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raises Unreachable where the block takes longer, whatever it waits for."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise Unreachable(f"no answer within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _scale(options: argparse.Namespace) -> int:
+    with Management(options.management, options.token_file) as management:
+        if options.auto:
+            return _autoscale(options, management)
+        [version] = management.describe(options.model, options.model_version)
+        now = max(version.min_workers, len(version.workers))
+        if now == options.workers:
+            if options.wait:
+                management.scale(
+                    options.model, now, version=options.model_version, wait=True, timeout_s=options.timeout
+                )
+            print(f"{options.model}: {now} workers, as there were")
+        for workers in steps(now, options.workers):
+            last = workers == options.workers
+            management.scale(
+                options.model,
+                workers,
+                version=options.model_version,
+                wait=options.wait or not last,
+                timeout_s=options.timeout,
+            )
+            print(f"{options.model}: {workers} workers", flush=True)
+            if workers < now:
+                time.sleep(_GONE_S)
+    return DONE
+
+
+def _autoscale(options: argparse.Namespace, management: Management) -> int:
+    if options.max is None:
+        raise UsageError("--auto needs --max N: the most workers that the machine has room for")
+    policy = Policy(options.min, options.max, options.goal_queue_ms, options.up_after, options.down_after)
+    ended = threading.Event()
+    before = {each: signal.signal(each, lambda *_: ended.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def scale(workers: int) -> None:
+        management.scale(options.model, workers, version=options.model_version, wait=False)
+
+    def say(line: str) -> None:
+        print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {options.model}: {line}", flush=True)
+
+    try:
+        with Observer(management, options.metrics, options.model, options.model_version) as observer:
+            autoscale(observer, scale, policy, say, ended.wait, options.interval)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return DONE
+
+
+def _register(options: argparse.Namespace) -> int:
+    with Management(options.management, options.token_file) as management:
+        management.register(
+            options.url, workers=options.workers, batch_size=options.batch_size, timeout_s=options.timeout
+        )
+    print(f"{options.url}: registered")
+    return DONE
+
+
+def _unregister(options: argparse.Namespace) -> int:
+    with Management(options.management, options.token_file) as management:
+        management.unregister(options.model, options.model_version)
+    print(f"{options.model}: unregistered")
+    return DONE
+
+
+_VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "detect": _detect,
+    "models": _models,
+    "health": _health,
+    "scale": _scale,
+    "register": _register,
+    "unregister": _unregister,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,287 @@
+"""``mogface detect``: many images to the server, their results in the images' order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from tqdm import tqdm
+
+from clients import draw
+from clients.answer import Answer
+from clients.client import Client
+from clients.errors import (
+    BadAnswer,
+    ClientError,
+    InvalidOption,
+    InvalidRequest,
+    NotAuthorised,
+    NotFound,
+    Unreachable,
+    UsageError,
+)
+from clients.results import Result, Results, whole
+from clients.sources import Source
+from clients.wire import Option, Picture
+
+#: Errors that every image would meet: a run ends at the first.
+ENDING = (BadAnswer, InvalidOption, InvalidRequest, NotAuthorised, NotFound, Unreachable)
+#: Formats whose annotated picture keeps the file's name; others become PNG.
+_NAMED = (".jpg", ".jpeg", ".png")
+_ROW = "{:>6} {:>7} {:>11} {:>9}  {}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a run's results go.
+
+    Attributes:
+        output: file of results, to go on with; None for ``stdout``.
+        table: rows for people instead of JSON, on ``stdout`` alone.
+        pictures: folder of annotated pictures.
+        crops: folder of cut-out faces.
+
+    Raises:
+        UsageError: a table and an output file.
+    """
+
+    output: Path | None = None
+    table: bool = False
+    pictures: Path | None = None
+    crops: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.table and self.output:
+            raise UsageError("--format table is for stdout: a run goes on with a file of JSON lines alone")
+
+
+@dataclass
+class Stop:
+    """Whether the run is to end; a context manager in which signals say so.
+
+    The first SIGINT or SIGTERM lets what was sent be answered and sends nothing more, so that no image is asked twice
+    when the run goes on; the second one ends the process's wait too.
+    """
+
+    number: int = 0
+    _before: dict[int, Callable[[int, FrameType | None], object] | int | None] = field(default_factory=dict)
+
+    def __enter__(self) -> Stop:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+        print("\nmogface detect: waiting for what was sent; once more to end at once", file=sys.stderr)
+
+    def __exit__(self, *reason: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def detect(
+    client: Client, model: str, asked: Sequence[Source], options: Mapping[str, Option], written: Written, out: IO[bytes]
+) -> int:
+    """Ask for each image's faces once and write every result, in the order of the images.
+
+    Args:
+        client: to ask with.
+        model: that it asks.
+        asked: the images.
+        options: of the server.
+        written: where results go.
+        out: the standard output.
+
+    Returns:
+        The exit code: 0, or 1 where an image failed; 128 and a signal's number where one ended the run.
+
+    Raises:
+        ClientError: one of ``ENDING``, which every image would meet, or a UsageError before anything is sent.
+    """
+    names = _names([source.path for source in asked])
+    files = _Files(written, names)
+    if written.crops:
+        options = {**options, "crops": True}
+    with contextlib.ExitStack() as stack:
+        results = None
+        if written.output:
+            results = stack.enter_context(Results(written.output, lambda result: files.keeps(result, model)))
+        kept = results.kept if results else {}
+        stop = stack.enter_context(Stop())
+        bar = stack.enter_context(
+            # None: only where the error stream is a terminal.
+            tqdm(total=len(asked), unit="image", disable=None, dynamic_ncols=True, file=sys.stderr)
+        )
+        if written.table:
+            out.write(_ROW.format("faces", "best", "size", "ms", "path").encode() + b"\n")
+        done = failed = 0
+        try:
+            for source, outcome in _outcomes(client, asked, kept, options, stop):
+                if isinstance(outcome, ENDING):
+                    if done:
+                        print(_stopped(done, asked, written), file=sys.stderr)
+                    raise outcome
+                if isinstance(outcome, Result):
+                    result = outcome
+                    failed += not files.complete(source, result)
+                else:
+                    result = Result.of(source.path, files.write(source, outcome))
+                    if results:
+                        results.add(result)
+                    else:
+                        out.write(_row(result) if written.table else result.line())
+                        out.flush()
+                done += 1
+                failed += result.error is not None
+                bar.set_postfix(failed=failed, refresh=False)
+                bar.update(1)
+        finally:
+            if results:
+                results.arrange([source.path for source in asked])
+    if stop.number and done < len(asked):
+        print(_stopped(done, asked, written), file=sys.stderr)
+        return 128 + stop.number
+    if failed:
+        print(f"mogface detect: {failed} of {len(asked)} images failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _outcomes(
+    client: Client, asked: Sequence[Source], kept: Mapping[str, Result], options: Mapping[str, Option], stop: Stop
+) -> Iterator[tuple[Source, Answer | ClientError | Result]]:
+    """Each source with its result of an earlier run, its own error or what the server says, in their order."""
+
+    def images() -> Iterator[Picture]:
+        for source in asked:
+            if stop.number:
+                return
+            if source.path not in kept and source.error is None:
+                yield source.image
+
+    answers = client.detect_each(images(), **options)
+    for source in asked:
+        if source.path in kept:
+            yield source, kept[source.path]
+        elif source.error is not None:
+            yield source, source.error
+        else:
+            try:
+                yield source, next(answers)
+            except StopIteration:
+                # Stopped before this one was sent.
+                return
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The pictures and crops of a run."""
+
+    written: Written
+    names: Mapping[str, Path]
+
+    def __post_init__(self) -> None:
+        if self.written.pictures:
+            paths = [self._picture(path) for path in self.names]
+            twice = {str(path) for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else set()
+            if twice:
+                raise UsageError(f"two images would have the annotated picture {min(twice)}: rename one")
+
+    def keeps(self, result: Result, model: str) -> bool:
+        """Whether a result of an earlier run does: crops come with answers alone."""
+        if result.answer is None or result.path not in self.names:
+            return True
+        if result.answer.model.name != model:
+            raise UsageError(
+                f"{self.written.output} has answers of {result.answer.model.name}, and {model} is asked now: choose "
+                "another file"
+            )
+        return not (self.written.crops and any(face.landmarks for face in result.answer.faces)) or (
+            self._crops(result.path).is_dir()
+        )
+
+    def complete(self, source: Source, result: Result) -> bool:
+        """The annotated picture of an image that was answered in an earlier run, where it is not there yet.
+
+        Returns:
+            Whether it is there now, as far as it is wanted.
+        """
+        if self.written.pictures and result.answer and not self._picture(source.path).exists():
+            try:
+                self._draw(source, result.answer)
+            except UsageError as error:
+                print(f"mogface detect: {source.path}: {error.message}", file=sys.stderr)
+                return False
+        return True
+
+    def write(self, source: Source, outcome: Answer | ClientError) -> Answer | ClientError:
+        """What belongs to an answer, before its line is written; the error of a picture that cannot be drawn."""
+        if isinstance(outcome, ClientError):
+            return outcome
+        try:
+            if self.written.pictures:
+                self._draw(source, outcome)
+        except UsageError as error:
+            return error
+        if self.written.crops:
+            folder = self._crops(source.path)
+            for index, face in enumerate(outcome.faces):
+                if face.crop is not None:
+                    with whole(folder / f"{index:04}.jpg") as file:
+                        file.write(face.crop)
+        return outcome
+
+    def _draw(self, source: Source, answer: Answer) -> None:
+        path = self._picture(source.path)
+        drawn = draw.annotate(draw.upright(source.read()), answer)
+        with whole(path) as file:
+            file.write(draw.encode(drawn, lossless=path.suffix.lower() == ".png"))
+
+    def _picture(self, path: str) -> Path:
+        assert self.written.pictures is not None
+        name = self.names[path]
+        return self.written.pictures / (name if name.suffix.lower() in _NAMED else name.with_name(name.name + ".png"))
+
+    def _crops(self, path: str) -> Path:
+        assert self.written.crops is not None
+        return self.written.crops / self.names[path]
+
+
+def _names(paths: Sequence[str]) -> dict[str, Path]:
+    """Where each image's files go inside a folder: as the images lie under the folder that holds them all."""
+    files = {path: os.path.abspath(path if path != "-" else "stdin") for path in paths}
+    if not files:
+        return {}
+    top = os.path.commonpath([os.path.dirname(file) for file in files.values()])
+    return {path: Path(os.path.relpath(file, top)) for path, file in files.items()}
+
+
+def _row(result: Result) -> bytes:
+    # Names may have line ends and bytes that are no text.
+    path = json.dumps(result.path)[1:-1]
+    if result.answer is None:
+        assert result.error is not None
+        row = _ROW.format("-", "-", "-", "-", f"{path}: {result.error['type']}: {result.error['message']}")
+    else:
+        answer = result.answer
+        best = f"{max(face.score for face in answer.faces):.3f}" if answer.faces else "-"
+        size = f"{answer.width}x{answer.height}"
+        row = _ROW.format(len(answer.faces), best, size, f"{sum(answer.timing_ms.values()):.1f}", path)
+    return row.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _stopped(done: int, asked: Sequence[Source], written: Written) -> str:
+    told = f"mogface detect: stopped after {done} of {len(asked)} images."
+    if written.output:
+        return f"{told} {written.output} is whole: the same command goes on from there."
+    return f"{told} With --output FILE the same command would go on from there."

@@ -1,0 +1,163 @@
+"""Files of results: lines, and runs that go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.errors import InvalidImage, QueueFull, ServerFault, TooLarge, UnsupportedImage, UsageError
+from clients.results import Result, Results, whole
+from tests.clients.test_draw import answer
+
+FOUND = answer(100, 80, (1, 2, 3, 4))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]
+
+
+def write(path: Path, *results: Result, rest: bytes = b"") -> None:
+    path.write_bytes(b"".join(result.line() for result in results) + rest)
+
+
+def test_lines_are_read_back_as_they_were() -> None:
+    error = InvalidImage("no picture", status=400)
+    for result in (Result.of("a.jpg", FOUND), Result.of("b\nc\udcff\u2028.jpg", error)):
+        line = result.line()
+        assert line.count(b"\n") == 1
+        assert Result.parse(line) == result
+    assert json.loads(Result.of("a.jpg", FOUND).line()) == {"path": "a.jpg", "answer": FOUND.to_json()}
+    told = {"code": 400, "type": "invalid_image", "message": "no picture"}
+    assert json.loads(Result.of("a.jpg", error).line()) == {"path": "a.jpg", "error": told}
+    assert os.fsencode(Result.of("\udcff", error).path) == b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (InvalidImage("-"), True),
+        (TooLarge("-"), True),
+        (UnsupportedImage("-"), True),
+        (QueueFull("-"), False),
+        (ServerFault("-"), False),
+        (UsageError("-"), False),
+    ],
+)
+def test_which_errors_are_of_the_image_itself(error: Any, final: bool) -> None:
+    assert Result.of("a.jpg", error).final is final
+
+
+def test_a_new_file_in_the_order_of_the_images(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "faces.jsonl"
+    with Results(path) as results:
+        assert results.kept == {}
+        for name in ("b", "a"):
+            results.add(Result.of(name, FOUND))
+            assert lines(path)[-1]["path"] == name, "on the disk at once"
+        results.arrange(["a", "b"])
+    assert [line["path"] for line in lines(path)] == ["a", "b"]
+
+
+def test_what_can_be_asked_again_is_dropped_and_the_rest_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    bad = Result.of("bad", InvalidImage("-", status=400))
+    write(path, Result.of("a", FOUND), Result.of("full", QueueFull("-", status=503)), bad, Result.of("c", FOUND))
+    with Results(path) as results:
+        assert list(results.kept) == ["a", "bad", "c"]
+        assert [line["path"] for line in lines(path)] == ["a", "bad", "c"]
+        results.add(Result.of("full", FOUND))
+        results.arrange(["a", "full", "bad", "c"])
+    assert [line["path"] for line in lines(path)] == ["a", "full", "bad", "c"]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_cut_last_line_is_mended(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("a", FOUND), rest=Result.of("b", FOUND).line()[:cut])
+    with Results(path) as results:
+        assert list(results.kept) == ["a"]
+        results.add(Result.of("b", FOUND))
+    assert [line["path"] for line in lines(path)] == ["a", "b"]
+
+
+def test_a_last_line_without_its_end_alone_is_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, rest=Result.of("a", FOUND).line()[:-1])
+    with Results(path) as results:
+        assert results.kept == {}
+    assert path.read_bytes() == b""
+
+
+def test_one_result_an_image(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("a", FOUND), Result.of("b", FOUND), Result.of("a", FOUND))
+    with Results(path):
+        pass
+    assert [line["path"] for line in lines(path)] == ["a", "b"]
+
+
+def test_results_of_other_images_stay_in_front(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("z", FOUND), Result.of("y", FOUND))
+    with Results(path) as results:
+        results.add(Result.of("a", FOUND))
+        results.arrange(["a"])
+    assert [line["path"] for line in lines(path)] == ["z", "y", "a"]
+
+
+def test_what_is_not_to_be_kept(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("a", FOUND), Result.of("b", FOUND))
+    with Results(path, keep=lambda result: result.path == "b") as results:
+        assert list(results.kept) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"hello\nworld\n", "line 1: the line is no JSON.* choose another"),
+        (b'{"path": "a"}\n{}\n', "line 1: expected"),
+        (b'{"path": "a", "answer": {}}\n\n', "line 1: the answer has no 'model'"),
+        (b'{"path": "a", "error": {"code": 1}}\n\n', "line 1: expected an error"),
+    ],
+)
+def test_a_file_of_something_else_is_not_touched(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=words), Results(path):
+        pass
+    assert path.read_bytes() == content
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("full", QueueFull("-")), Result.of("a", FOUND))
+    with Results(path) as results:
+        for name in ("b", "c"):
+            with pytest.raises(UsageError, match="is being written by another run"), Results(path):
+                pass
+            results.add(Result.of(name, FOUND))
+            results.arrange(["c", "b", "a"])
+    with Results(path) as results:
+        assert list(results.kept) == ["c", "b", "a"]
+
+
+def test_a_folder_or_a_pipe_is_no_output(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(UsageError, match="is no regular file"), Results(path):
+            pass
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "picture.jpg"
+    with whole(path) as file:
+        file.write(b"first")
+    with pytest.raises(TypeError, match="bytes-like"), whole(path) as file:
+        file.writelines([b"sec", "ond"])  # type: ignore[list-item]
+    assert path.read_bytes() == b"first"
+    assert list(path.parent.iterdir()) == [path]

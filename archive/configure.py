@@ -123,7 +123,13 @@ def _plans_mb(mar: Path, settings: Settings) -> int:
                 content.extract(name, scratch)
         folders = sorted((Path(scratch) / plans.FOLDER).glob("*"))
         needs = [
-            memory.need(settings.detector, plans.read(folder).values(), settings.canvases, settings.engine_batch)
+            memory.need(
+                settings.detector,
+                plans.read(folder).values(),
+                settings.canvases,
+                settings.engine_batch,
+                recorded=memory.recorded(settings),
+            )
             for folder in folders
         ]
     known = [each.total for each in needs if not each.unknown]

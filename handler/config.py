@@ -61,6 +61,10 @@ class Settings:
         canvases: sizes the network may run at.
         long_side: the longest canvas side that ``canvas: auto`` may take.
         engine_batch: images that run together; on a CPU more than 1 gains nothing and costs memory.
+        finest_batch: of these, images whose finest level runs together in MogFace's heads, which needs the most memory;
+            0 is as many as the plan takes. For engine ``trt``.
+        cuda_graphs: launch trunk and score head as CUDA graphs, which saves launches and costs a copy of their inputs
+            and outputs. For engine ``trt``; no GPU has run it yet.
         threads: of the engine; 0 is OMP_NUM_THREADS where set, else this process's cores.
         decode_threads: images decoded side by side; 0 is this process's cores.
         deadline_s: an image not begun so many seconds after its batch came is answered 503.
@@ -80,6 +84,8 @@ class Settings:
     )
     long_side: int = 640
     engine_batch: int = 1
+    finest_batch: int = 0
+    cuda_graphs: bool = False
     threads: int = 0
     decode_threads: int = 0
     deadline_s: float = 60.0
@@ -97,9 +103,15 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
-        for name, low in {"engine_batch": 1, "threads": 0, "decode_threads": 0}.items():
+        for name, low in {"engine_batch": 1, "finest_batch": 0, "threads": 0, "decode_threads": 0}.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}: expected {low} or more")
+        for name in ("finest_batch", "cuda_graphs"):
+            if getattr(self, name) and (self.detector, self.engine) != ("mogface", "trt"):
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}: it is for detector mogface on engine trt, and this is "
+                    f"{self.detector} on {self.engine}"
+                )
         if not 0 < self.deadline_s < 86_400:
             raise ConfigError(f"deadline_s is {self.deadline_s}: expected seconds over 0, under a day")
         try:

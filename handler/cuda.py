@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -32,6 +32,31 @@ class Device(Protocol):
         """Handle of a stream, on which all that is done within comes after what was asked for before, and before
         what will be asked for later.
         """
+
+    def record(self, work: Callable[[int], None]) -> Callable[[], None]:
+        """Record what ``work`` asks of the stream whose handle it is given; nothing of it is run.
+
+        Returns:
+            What runs it, as often as it is called, within :meth:`stream`.
+        """
+
+    def alive(self) -> bool:
+        """Whether it still answers this process."""
+
+
+def alive(device: torch.device) -> bool:
+    """Whether the device still answers this process; a CPU always does.
+
+    After an illegal address, a failed assertion or a fault of the hardware a GPU answers each call of the process with
+    that error, for good. Other errors are told once. So another call tells them apart.
+    """
+    if device.type != "cuda":
+        return True
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return False
+    return True
 
 
 class Cuda:
@@ -83,3 +108,15 @@ class Cuda:
                 yield handle
         finally:
             current.wait_stream(self._stream)
+
+    def record(self, work: Callable[[int], None]) -> Callable[[], None]:
+        """By a CUDA graph. Errors are of this thread alone: others copy pictures meanwhile."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            handle: int = self._stream.cuda_stream
+            work(handle)
+        return graph.replay
+
+    def alive(self) -> bool:
+        """See :func:`alive`."""
+        return alive(self.device)

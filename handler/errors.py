@@ -9,6 +9,7 @@ MogFaceError
 │   └── UnsupportedImage     415 unsupported_image  a picture of a kind not taken
 ├── ServiceError             the caller cannot
 │   ├── EngineError          500 engine             the network failed on this input
+│   │   └── DeviceLost       500 engine             and will on every other: the worker must be started again
 │   ├── InternalError        500 internal           a fault of this program
 │   └── DeadlineExceeded     503 deadline           not begun in time; may be sent again
 └── SetupError               nothing is served: raised while an archive is built, checked or loaded
@@ -81,6 +82,10 @@ class EngineError(ServiceError):
     """The inference engine refused or failed on an input, or gave non-finite numbers."""
 
     type = "engine"
+
+
+class DeviceLost(EngineError):
+    """The GPU answers this process nothing any more: after an illegal address only a new process can use it."""
 
 
 class InternalError(ServiceError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from handler.config import Settings
 from handler.detectors import centerface, landmarks
 from handler.errors import EnvironmentFault
 from handler.geometry import Canvas
@@ -53,7 +54,12 @@ class Need:
 
 
 def need(
-    detector: str, sidecars: Iterable[Sidecar], canvases: Sequence[Canvas], batch: int, base: int = CUDA_BASE
+    detector: str,
+    sidecars: Iterable[Sidecar],
+    canvases: Sequence[Canvas],
+    batch: int,
+    base: int = CUDA_BASE,
+    recorded: Sequence[str] = (),
 ) -> Need:
     """What a worker with these plans takes.
 
@@ -63,12 +69,22 @@ def need(
         canvases: that it may run at; the largest counts.
         batch: images that run together.
         base: bytes taken before the first plan.
+        recorded: graphs that run by CUDA graphs, whose inputs and outputs exist twice.
     """
     sidecars = list(sidecars)
-    tensors = max(sum(_tensors(detector, each, canvas, batch) for each in sidecars) for canvas in canvases)
+    tensors = max(
+        sum(_tensors(detector, each, canvas, batch) for each in sidecars)
+        + sum(_tensors(detector, each, canvas, batch, copied=True) for each in sidecars if each.graph in recorded)
+        for canvas in canvases
+    )
     unknown = tuple(each.graph for each in sidecars if each.device_memory is None)
     scratch = max((each.device_memory or 0 for each in sidecars), default=0)
     return Need(base, sum(each.plan_bytes for each in sidecars), scratch, tensors, unknown)
+
+
+def recorded(settings: Settings) -> tuple[str, ...]:
+    """The graphs that run by CUDA graphs: those that have the same few shapes in every batch, where it is set."""
+    return ("trunk", "score_head") if settings.cuda_graphs else ()
 
 
 def require(needed: Need, free: int) -> None:
@@ -80,14 +96,17 @@ def require(needed: Need, free: int) -> None:
         )
 
 
-def _tensors(detector: str, sidecar: Sidecar, canvas: Canvas, batch: int) -> int:
-    """Bytes of one graph's outputs, and of its input where it comes from the CPU."""
+def _tensors(detector: str, sidecar: Sidecar, canvas: Canvas, batch: int, *, copied: bool = False) -> int:
+    """Bytes of one graph's outputs, and of its input where it comes from the CPU or is ``copied``."""
     name, shapes = inputs(detector, sidecar.graph, canvas)
     if name == "image":
         uploaded = math.prod(shapes[0])
         levels = [math.prod(shape[1:]) for shape in inputs(detector, "score_head", canvas)[1]]
     else:
-        uploaded, levels = 0, [math.prod(shape[1:]) for shape in shapes]
+        levels = [math.prod(shape[1:]) for shape in shapes]
+        # As wide as what leaves: both go from graph to graph.
+        kind = sidecar.outputs.get("context", "float32")
+        uploaded = sum(map(math.prod, shapes)) * _width(kind) if copied else 0
     if sidecar.graph == centerface.GRAPH:
         side = centerface.STRIDE
         cells = dict.fromkeys(sidecar.outputs, shapes[0][0] // side * (shapes[0][1] // side))
@@ -97,9 +116,14 @@ def _tensors(detector: str, sidecar: Sidecar, canvas: Canvas, batch: int) -> int
         cells = dict(zip(sorted(sidecar.outputs), levels, strict=True))
     else:
         cells = dict.fromkeys(sidecar.outputs, sum(levels))
-    width: dict[str, int] = {output: getattr(torch, kind).itemsize for output, kind in sidecar.outputs.items()}
+    width = {output: _width(kind) for output, kind in sidecar.outputs.items()}
     outputs = sum(count * _CHANNELS.get(output, FEATURES) * width[output] for output, count in cells.items())
     return batch * (uploaded + outputs)
+
+
+def _width(kind: str) -> int:
+    """Bytes of one element of torch's type of this name."""
+    return int(getattr(torch, kind).itemsize)
 
 
 def _mib(size: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http
 import json
 import logging
+import os
 import sys
 import urllib.parse
 import warnings
@@ -22,6 +23,7 @@ from ts.torch_handler.base_handler import BaseHandler
 
 from handler import device, gpu_metrics, metrics
 from handler.config import FILE, Settings
+from handler.cuda import alive
 from handler.errors import ConfigError
 from handler.pipeline import Pipeline
 from handler.request import Request
@@ -63,7 +65,7 @@ class MogFaceHandler(BaseHandler):
             self._claim = device.claim(max(1, device.visible_gpus()), int(gpu_id))
             publisher.watch(gpu_metrics.claims)
             publisher.watch(gpu_metrics.Card(self._claim.gpu).read)
-        where = device.choose(settings.device, self._claim)
+        where = self._device = device.choose(settings.device, self._claim)
         self._pipeline = Pipeline.load(folder, settings, model["modelName"], model["modelVersion"], where, meter)
         self.initialized = True
         # What has not happened yet is shown at zero before it can happen.
@@ -90,6 +92,10 @@ class MogFaceHandler(BaseHandler):
             for index, row in enumerate(data)
         ]
         responses = self._pipeline.answer(requests)
+        if not alive(self._device):
+            # Nothing it is asked will be answered again. TorchServe starts another worker; queued requests wait for it.
+            log.critical(json.dumps({"event": "device_lost", "device": str(self._device)}))
+            os._exit(3)
         # A header holds ASCII of one line; a file's name may hold anything.
         weights = urllib.parse.quote(self._pipeline.model.weights, safe=" ():.,/_-")
         for index, response in enumerate(responses):

@@ -12,7 +12,7 @@ from handler.cuda import Device
 from handler.engines import trt
 from handler.engines.trt import TrtEngine, Worker
 from handler.geometry import Canvas
-from handler.plans import Profile, Range, Sidecar
+from handler.plans import Profile, Range, Shape, Sidecar
 from tests import fake_tensorrt
 from tests.handler.engine_contract import WIDTH, doubled
 
@@ -55,9 +55,31 @@ def doubled_plan(folder: Path, profiles: Sequence[Profile] = PROFILES[:1]) -> tu
     return sidecar.read(place), sidecar
 
 
-def doubled_engine(folder: Path, profiles: Sequence[Profile] = PROFILES[:1]) -> TrtEngine:
+def doubled_engine(
+    folder: Path, profiles: Sequence[Profile] = PROFILES[:1], recorded: Sequence[Shape] = ()
+) -> TrtEngine:
     plan, sidecar = doubled_plan(folder, profiles)
-    return TrtEngine(plan, sidecar, Worker(fake_tensorrt, fake_tensorrt.Host()))
+    return TrtEngine(plan, sidecar, Worker(fake_tensorrt, fake_tensorrt.Host()), recorded=recorded)
+
+
+#: What the module ends with that another process imports as ``tensorrt``: the CPU stands in for its GPU.
+HOOK = """
+
+import sys  # noqa: E402
+
+import handler.engines.trt  # noqa: E402
+
+for each in ("handler.engines.trt", "archive.engine"):
+    if each in sys.modules:
+        sys.modules[each].Cuda = Host
+"""
+
+
+def as_tensorrt(folder: Path) -> Path:
+    """A folder for PYTHONPATH, in which ``tensorrt`` is the fake."""
+    source = Path(fake_tensorrt.__file__).read_text(encoding="utf-8")
+    (folder / "tensorrt.py").write_text(source + HOOK, encoding="utf-8")
+    return folder
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, host: Device | None = None) -> None:

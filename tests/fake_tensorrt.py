@@ -2,8 +2,8 @@
 
 Nothing of TensorRT is in it. It reads and writes the raw addresses that it is given, as TensorRT does, and refuses
 what TensorRT leaves undefined: a shape set before its profile or outside it, a tensor without an address, an address
-that is not aligned, memory used twice, too little scratch, another stream than the engines' own. A plan is the ONNX
-file behind a header.
+that is not aligned, memory used twice, too little scratch, another stream than the engines' own, a recording of a
+shape that never ran, or of a context that was changed since. A plan is the ONNX file behind a header.
 
 It imports nothing of the project: a worker of TorchServe can be given it under the name of ``tensorrt``.
 """
@@ -16,7 +16,7 @@ import enum
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import torch
 
 __version__ = "0.0.fake"
 CAPABILITY = "sm00"
-#: Misbehaviour that a test may ask for: "rows", "nan", "refuse".
+#: Misbehaviour that a test may ask for: "rows", "nan", "refuse", "lost".
 FAULTS: set[str] = set()
 
 _MAGIC = b"FAKEPLAN"
@@ -256,17 +256,23 @@ class _Context:
         self._shapes: dict[str, Shape] = {}
         self._addresses: dict[str, int] = {}
         self._scratch = (0, 0)
+        #: Of what a recording must not outlive, and the shapes that ran last.
+        self._changes = 0
+        self._ran: dict[str, Shape] = {}
 
     def set_optimization_profile_async(self, index: int, stream: int) -> bool:
-        if stream not in Host.open or not 0 <= index < len(self._engine.profiles):
+        if stream not in Host.open or Host.recording is not None or not 0 <= index < len(self._engine.profiles):
             return self._refuse(f"profile {index} on stream {stream}")
         self._profile = index
+        self._changes += 1
+        self._ran = {}
         # As in TensorRT: what was set for the profile before is void.
         self._shapes.clear()
         self._scratch = (0, 0)
         return True
 
     def set_device_memory(self, address: int, size: int) -> None:
+        self._changes += 1
         self._scratch = (address, size)
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
@@ -274,6 +280,7 @@ class _Context:
         if len(shape) != len(low) or not all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True)):
             return self._refuse(f"{name} of {shape} is outside profile {self._profile}: {low} to {high}")
         self._shapes[name] = shape
+        self._changes += 1
         return True
 
     def get_tensor_shape(self, name: str) -> Shape:
@@ -296,6 +303,7 @@ class _Context:
         if not address or address % 256:
             return self._refuse(f"{name} at {address}, which is not aligned")
         self._addresses[name] = address
+        self._changes += 1
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
@@ -312,10 +320,33 @@ class _Context:
         if not address or address % 256 or size < engine.device_memory_size_v2:
             return self._refuse(f"scratch is {size} bytes at {address}")
         shapes = {**self._shapes, **self._output_shapes()}
-        if self._overlap(shapes):
+        addresses = dict(self._addresses)
+        # An address holds for one run: what is set next must be set again.
+        self._addresses.clear()
+        if self._overlap(shapes, addresses):
             return self._refuse("two tensors share memory, or one is in the scratch")
-        ctypes.memset(address, 0xA5, size)
-        feeds = {name: self._read(name, shapes[name]) for name in engine.inputs}
+        if Host.recording is None:
+            self._compute(shapes, addresses)
+            self._ran = dict(self._shapes)
+            return True
+        if self._ran != self._shapes:
+            return self._refuse(f"{self._shapes} never ran, so it cannot be recorded")
+        changes = self._changes
+
+        def again() -> None:
+            if self._changes != changes:
+                raise RuntimeError("fake: the context was changed since it was recorded")
+            self._compute(shapes, addresses)
+
+        Host.recording.append(again)
+        return True
+
+    def _compute(self, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> None:
+        engine = self._engine
+        if "lost" in FAULTS:
+            raise RuntimeError("fake: CUDA error: an illegal memory access was encountered")
+        ctypes.memset(self._scratch[0], 0xA5, self._scratch[1])
+        feeds = {name: self._read(name, shapes[name], addresses[name]) for name in engine.inputs}
         names = list(engine.outputs)
         for name, value in zip(names, engine.session.run(names, feeds), strict=True):
             if "rows" in FAULTS:
@@ -323,20 +354,17 @@ class _Context:
             if "nan" in FAULTS:
                 value = np.where(np.arange(value.size).reshape(value.shape) == value.size // 2, np.nan, value)
             value = np.ascontiguousarray(value, _NUMPY[engine.outputs[name].dtype])
-            ctypes.memmove(self._addresses[name], value.ctypes.data, value.nbytes)
-        # An address holds for one run: what is set next must be set again.
-        self._addresses.clear()
-        return True
+            ctypes.memmove(addresses[name], value.ctypes.data, value.nbytes)
 
-    def _read(self, name: str, shape: Shape) -> npt.NDArray[Any]:
+    def _read(self, name: str, shape: Shape, address: int) -> npt.NDArray[Any]:
         array: npt.NDArray[Any] = np.empty(shape, _NUMPY[self._engine.inputs[name].dtype])
-        ctypes.memmove(array.ctypes.data, self._addresses[name], array.nbytes)
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
         return array
 
-    def _overlap(self, shapes: Mapping[str, Shape]) -> bool:
+    def _overlap(self, shapes: Mapping[str, Shape], addresses: Mapping[str, int]) -> bool:
         address, size = self._scratch
         parts = [(address, address + size)]
-        for name, start in self._addresses.items():
+        for name, start in addresses.items():
             parts.append((start, start + math.prod(shapes[name]) * _NUMPY[self._engine.tensors[name].dtype].itemsize))
         parts.sort()
         return any(end > start for (_, end), (start, _) in itertools.pairwise(parts))
@@ -347,10 +375,15 @@ class _Context:
 
 
 class Host:
-    """The CPU in the place of a GPU: what handler.engines.trt.Device asks for."""
+    """The CPU in the place of a GPU: what handler.cuda.Device asks for."""
 
     #: Streams that may be used now.
     open: set[int] = set()  # noqa: RUF012
+    #: What was asked for while it is being recorded; None where nothing is.
+    recording: list[Callable[[], None]] | None = None
+    #: Recordings made, and replays.
+    recorded: int = 0
+    replayed: int = 0
 
     def __init__(self, device: torch.device | None = None, free: int = 1 << 40) -> None:
         self.device = torch.device("cpu")
@@ -381,3 +414,25 @@ class Host:
             yield _STREAM
         finally:
             self.open.discard(_STREAM)
+
+    def record(self, work: Callable[[int], None]) -> Callable[[], None]:
+        """As a CUDA graph: nothing runs now, and later what was asked for runs with the addresses it had."""
+        steps: list[Callable[[], None]] = []
+        Host.recording = steps
+        try:
+            work(_STREAM)
+        finally:
+            Host.recording = None
+        Host.recorded += 1
+
+        def replay() -> None:
+            if _STREAM not in Host.open:
+                raise RuntimeError("fake: replayed on another stream")
+            Host.replayed += 1
+            for step in steps:
+                step()
+
+        return replay
+
+    def alive(self) -> bool:
+        return "lost" not in FAULTS

@@ -16,7 +16,11 @@ from tests.requirements import lacking
 
 ROOT = Path(__file__).parents[1]
 API: dict[str, dict[str, list[str]]] = json.loads((ROOT / "tests" / "data" / "tensorrt_api.json").read_text())
-FILES = ("handler/engines/trt.py", "archive/engine.py")
+FILES = (
+    "handler/engines/trt.py",
+    *(f"handler/tensorrt/{name}.py" for name in ("execution", "graphs", "library")),
+    "archive/engine.py",
+)
 #: What these files call an object of each class.
 VARIABLES = {
     "builder": "Builder",

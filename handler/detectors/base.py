@@ -13,7 +13,7 @@ import torch
 
 from handler.config import Settings
 from handler.detections import Detections
-from handler.errors import DeadlineExceeded, EngineError, MogFaceError
+from handler.errors import DeadlineExceeded, EngineError, InvalidOption, MogFaceError
 from handler.geometry import (
     NATIVE,
     Canvas,
@@ -136,8 +136,19 @@ class Detector(abc.ABC):
         else:
             placement = place(height, width, Canvas.parse(options.canvas))
         array, fraction = self._array(image, placement, native=options.canvas == NATIVE)
+        shapes = {"image": (1, *array.shape)} | ({} if fraction is None else {"fraction": (1, *fraction.shape)})
+        if options.canvas == NATIVE and not self._takes(shapes):
+            allowed = ", ".join([AUTO, *map(str, self.settings.canvases)])
+            raise InvalidOption(
+                f"canvas is 'native', {placement.canvas} here, which engine {self.settings.engine} has no plan for: "
+                f"this archive has {allowed} (height x width)"
+            )
         kept = image if options.wants_landmarks and self.landmarks_on_source else None
         return Prepared(array, placement, options, fraction, kept, _since(started))
+
+    def _takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the first graph takes inputs of these names and shapes; here any."""
+        return True
 
     def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:
         """The canvas array, and what it lacks of unrounded values; ``native`` is the canvas that was asked for."""

@@ -8,6 +8,7 @@ points relative to the box.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,9 @@ class CenterFace(Detector):
     def load(cls, folder: Path, settings: Settings, device: torch.device) -> CenterFace:
         """Out of an unpacked archive."""
         return cls(settings, engines.load(settings, folder, GRAPH, device))
+
+    def _takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        return self._engine.takes(shapes)
 
     def _detect(self, images: list[Prepared]) -> list[Result]:
         started = time.perf_counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,9 @@ class MogFace(Detector):
         """Out of an unpacked archive."""
         trunk, score_head, box_head, points = (engines.load(settings, folder, graph, device) for graph in GRAPHS)
         return cls(settings, trunk, score_head, box_head, LandmarkStage(points))
+
+    def _takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        return self._trunk.takes(shapes)
 
     def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:
         if not native or placement.content == placement.source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -63,6 +63,24 @@ class Engine(abc.ABC):
         self._check(feeds)
         return self._run({name: self._take(tensor) for name, tensor in feeds.items()})
 
+    def takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether inputs of these names and shapes can run; may be asked from many threads at once.
+
+        Args:
+            shapes: by name, the batch first, which may be any.
+        """
+        return self._named(shapes) and all(
+            len(shape) == len(self.inputs[name].shape)
+            and all(
+                isinstance(axis, str) or axis == size for axis, size in zip(self.inputs[name].shape, shape, strict=True)
+            )
+            for name, shape in shapes.items()
+        )
+
+    def _named(self, given: Iterable[str]) -> bool:
+        needed = {name for name, spec in self.inputs.items() if not spec.optional}
+        return needed <= set(given) <= set(self.inputs)
+
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on this device, contiguous where the library needs it."""
         placed = tensor.to(self.device)
@@ -73,8 +91,7 @@ class Engine(abc.ABC):
         """Run on checked tensors of this device, contiguous where the library needs it."""
 
     def _check(self, feeds: Mapping[str, torch.Tensor]) -> None:
-        needed = {name for name, spec in self.inputs.items() if not spec.optional}
-        if not needed <= set(feeds) <= set(self.inputs):
+        if not self._named(feeds):
             raise EngineError(f"inputs {sorted(feeds)} given, {sorted(self.inputs)} expected")
         sizes: dict[str, int] = {}
         for name, tensor in feeds.items():

@@ -10,10 +10,11 @@ for as long as anyone holds it, and torch's allocator gives the memory of those 
 
 from __future__ import annotations
 
-import importlib
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,22 +23,14 @@ from handler import memory, plans, shapes
 from handler.config import Settings
 from handler.cuda import Cuda, Device
 from handler.engines.base import Engine, TensorSpec
-from handler.errors import ArtifactError, EngineError, EnvironmentFault
-from handler.plans import Sidecar, Target
+from handler.errors import ArtifactError, ConfigError, DeviceLost, EngineError, EnvironmentFault
+from handler.plans import Shape, Sidecar, Target
+from handler.tensorrt.execution import Execution
+from handler.tensorrt.graphs import Graphs, Size
+from handler.tensorrt.library import libraries, logger, said, torch_dtype
 
 #: What TensorRT asks of every address.
 ALIGNMENT = 256
-#: TensorRT's names of types, and torch's.
-_DTYPES = {
-    "FLOAT": torch.float32,
-    "HALF": torch.float16,
-    "BF16": torch.bfloat16,
-    "UINT8": torch.uint8,
-    "INT8": torch.int8,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "BOOL": torch.bool,
-}
 
 
 class Worker:
@@ -84,20 +77,29 @@ class TrtEngine(Engine):
         plan: its bytes.
         sidecar: its profiles and name.
         worker: what it shares with others.
+        most: rows that run together at most, by profile, where fewer than the profile takes.
+        recorded: shapes of its one input, the batch left out, that run by CUDA graphs.
 
     Raises:
         ArtifactError: no plan that this library and this GPU load, or another one than its sidecar says.
         EnvironmentFault: the GPU has not enough memory.
     """
 
-    def __init__(self, plan: bytes, sidecar: Sidecar, worker: Worker) -> None:
+    def __init__(
+        self,
+        plan: bytes,
+        sidecar: Sidecar,
+        worker: Worker,
+        most: Mapping[int, int] = MappingProxyType({}),
+        recorded: Sequence[Shape] = (),
+    ) -> None:
         self._sidecar = sidecar
         self._worker = worker
         trt = worker.library
         worker.log.errors.clear()
         self._engine = worker.runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
-            raise ArtifactError(self._said(f"{sidecar.target.library} cannot read the plan of {sidecar.graph}"))
+            raise ArtifactError(said(f"{sidecar.target.library} cannot read the plan of {sidecar.graph}", worker.log))
         specs: dict[bool, dict[str, TensorSpec]] = {True: {}, False: {}}
         for index in range(self._engine.num_io_tensors):
             name = self._engine.get_tensor_name(index)
@@ -108,12 +110,24 @@ class TrtEngine(Engine):
         self.device_memory = int(self._engine.device_memory_size_v2)
         # Never none at all, so that there is an address to name.
         worker.reserve(max(self.device_memory, ALIGNMENT))
-        strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        self._context = self._engine.create_execution_context(strategy)
-        if self._context is None:
-            raise EnvironmentFault(self._said(f"no execution context for {sidecar.graph}"))
-        # Profile and scratch as the context knows them.
-        self._state: tuple[int, int] | None = None
+        self._most = {
+            number: min([most.get(number, 1 << 30), *(each.max[0] for each in profile.values())])
+            for number, profile in enumerate(sidecar.profiles)
+        }
+        self._execution = self._another()
+        self._graphs = self._recordings(recorded)
+
+    def _another(self) -> Execution:
+        return Execution(self._worker.library, self._engine, self._sidecar.graph, self._worker.log)
+
+    def _recordings(self, recorded: Sequence[Shape]) -> Graphs | None:
+        if not recorded:
+            return None
+        ((name, spec),) = self.inputs.items()
+        found = {shape: self._sidecar.profile({name: (1, *shape)}) for shape in recorded}
+        sizes = [Size(shape, index, self._most[index]) for shape, index in found.items() if index is not None]
+        outputs = {each: output.dtype for each, output in self.outputs.items()}
+        return Graphs(self._worker.device, self._another, (name, spec.dtype), outputs, sizes)
 
     def _spec(self, name: str) -> TensorSpec:
         declared = tuple(self._engine.get_tensor_shape(name))
@@ -125,10 +139,10 @@ class TrtEngine(Engine):
         """Raises ArtifactError unless the plan has the tensors and the profiles that its sidecar says."""
         sidecar, engine = self._sidecar, self._engine
         outputs = {name: str(spec.dtype).removeprefix("torch.") for name, spec in self.outputs.items()}
-        said = (set(sidecar.profiles[0]), dict(sidecar.outputs), len(sidecar.profiles))
+        stated = (set(sidecar.profiles[0]), dict(sidecar.outputs), len(sidecar.profiles))
         found = (set(self.inputs), outputs, int(engine.num_optimization_profiles))
-        if found != said:
-            raise ArtifactError(f"plan of {sidecar.graph}: it has {found}, its sidecar says {said}; build it again")
+        if found != stated:
+            raise ArtifactError(f"plan of {sidecar.graph}: it has {found}, its sidecar says {stated}; build it again")
         for index, profile in enumerate(sidecar.profiles):
             for name, each in profile.items():
                 shapes_there = tuple(tuple(shape) for shape in engine.get_tensor_profile_shape(name, index))
@@ -138,11 +152,15 @@ class TrtEngine(Engine):
                         f"{each}; build it again"
                     )
 
+    def takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
+        """Whether a profile does."""
+        return super().takes(shapes) and self._sidecar.profile(shapes) is not None
+
     def _take(self, tensor: torch.Tensor) -> torch.Tensor:
         try:
             return self._worker.device.upload(tensor)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
-            raise EngineError(f"no memory on the GPU for {list(tensor.shape)} {tensor.dtype}: {error}") from error
+            raise self._failure(f"no memory on the GPU for {list(tensor.shape)} {tensor.dtype}: {error}") from error
 
     def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         index = self._sidecar.profile({name: tuple(tensor.shape) for name, tensor in feeds.items()})
@@ -150,57 +168,56 @@ class TrtEngine(Engine):
             given = {name: list(tensor.shape) for name, tensor in feeds.items()}
             known = [{name: (each.min, each.max) for name, each in p.items()} for p in self._sidecar.profiles]
             raise EngineError(f"{self._sidecar.graph} has no profile for {given}: it has {known}")
-        batch = min(each.max[0] for each in self._sidecar.profiles[index].values())
-        rows = len(next(iter(feeds.values())))
         outputs: dict[str, torch.Tensor] = {}
         self._worker.log.errors.clear()
         try:
             with self._worker.device.stream() as stream:
-                for start in range(0, rows, batch):
-                    part = {name: tensor[start : start + batch] for name, tensor in feeds.items()}
-                    self._part(part, slice(start, min(start + batch, rows)), rows, index, stream, outputs)
-        except RuntimeError as error:  # of torch, out of memory among them, and of the bindings
-            raise EngineError(self._said(f"{self._sidecar.graph} failed: {error}")) from error
+                first = next(iter(feeds.values()))
+                if self._graphs and self._graphs.take(tuple(first.shape)):
+                    self._replayed(self._graphs, first, stream, outputs)
+                    return outputs
+                for start in range(0, len(first), self._most[index]):
+                    part = slice(start, min(start + self._most[index], len(first)))
+                    self._part(feeds, part, index, stream, outputs)
+        except (RuntimeError, EngineError) as error:  # of torch, out of memory among them, and of the bindings
+            told = isinstance(error, EngineError)
+            text = str(error) if told else said(f"{self._sidecar.graph} failed: {error}", self._worker.log)
+            raise self._failure(text) from error
         return outputs
 
+    def _failure(self, text: str) -> EngineError:
+        """The error of one batch, or of all that would follow."""
+        if self._worker.device.alive():
+            return EngineError(text)
+        return DeviceLost(f"the GPU does not answer any more: the worker has to be started again; {text}")
+
+    def _replayed(self, graphs: Graphs, given: torch.Tensor, stream: int, outputs: dict[str, torch.Tensor]) -> None:
+        """Run a batch by CUDA graphs."""
+        for part in graphs.parts(tuple(given.shape)):
+            for name, tensor in graphs.run(given[part], self._worker.scratch, stream).items():
+                self._whole(outputs, name, len(given), tuple(tensor.shape))[part].copy_(tensor)
+
     def _part(
-        self,
-        feeds: Mapping[str, torch.Tensor],
-        part: slice,
-        rows: int,
-        index: int,
-        stream: int,
-        outputs: dict[str, torch.Tensor],
+        self, feeds: Mapping[str, torch.Tensor], part: slice, index: int, stream: int, outputs: dict[str, torch.Tensor]
     ) -> None:
         """Run some rows of a batch, and write theirs of ``outputs``, which the first part makes."""
-        self._prepare(index, stream)
-        context = self._context
-        for name, tensor in feeds.items():
-            self._done(context.set_input_shape(name, tuple(tensor.shape)), f"takes no {name!r} of {tensor.shape}")
-        bound = {name: self._aligned(tensor, copied=True) for name, tensor in feeds.items()}
-        for name, spec in self.outputs.items():
-            shape = tuple(context.get_tensor_shape(name))
-            if min(shape) < 0 or shape[0] != part.stop - part.start:
-                raise EngineError(self._said(f"{self._sidecar.graph} cannot tell the shape of {name!r}: {shape}"))
-            if name not in outputs:
-                outputs[name] = self._worker.device.empty((rows, *shape[1:]), spec.dtype)
-            bound[name] = self._aligned(outputs[name][part], copied=False)
-        for name, tensor in bound.items():
-            self._done(context.set_tensor_address(name, tensor.data_ptr()), f"takes no address of {name!r}")
-        self._done(context.execute_async_v3(stream), "cannot run")
+        given = {name: tensor[part] for name, tensor in feeds.items()}
+        self._execution.prepare(index, self._worker.scratch, stream)
+        shapes_there = self._execution.shapes({name: tuple(each.shape) for name, each in given.items()}, self.outputs)
+        bound = {name: self._aligned(tensor, copied=True) for name, tensor in given.items()}
+        rows = len(next(iter(feeds.values())))
+        for name, shape in shapes_there.items():
+            bound[name] = self._aligned(self._whole(outputs, name, rows, shape)[part], copied=False)
+        self._execution.run(bound, stream)
         for name, whole in outputs.items():
             if bound[name].data_ptr() != whole[part].data_ptr():
                 whole[part].copy_(bound[name])
 
-    def _prepare(self, index: int, stream: int) -> None:
-        """Profile and scratch, where the context has others; a scratch grows as further engines are loaded."""
-        scratch = self._worker.scratch
-        if self._state == (index, scratch.data_ptr()):
-            return
-        done = self._context.set_optimization_profile_async(index, stream)
-        self._done(done, f"takes no profile {index}")
-        self._context.set_device_memory(scratch.data_ptr(), scratch.numel())
-        self._state = index, scratch.data_ptr()
+    def _whole(self, outputs: dict[str, torch.Tensor], name: str, rows: int, shape: tuple[int, ...]) -> torch.Tensor:
+        """An output of all rows, of which a part has this shape."""
+        if name not in outputs:
+            outputs[name] = self._worker.device.empty((rows, *shape[1:]), self.outputs[name].dtype)
+        return outputs[name]
 
     def _aligned(self, tensor: torch.Tensor, *, copied: bool) -> torch.Tensor:
         """The tensor, or another for it where a part of a batch does not begin at an address TensorRT takes."""
@@ -209,62 +226,13 @@ class TrtEngine(Engine):
         other = self._worker.device.empty(tuple(tensor.shape), tensor.dtype)
         return other.copy_(tensor) if copied else other
 
-    def _done(self, done: bool, what: str) -> None:
-        if not done:
-            raise EngineError(self._said(f"{self._sidecar.graph} {what}"))
-
-    def _said(self, text: str) -> str:
-        return "; ".join([text, *self._worker.log.errors])
-
-
-def logger(library: Any) -> Any:
-    """A logger for the library, whose ``errors`` are the lines of that severity, the last twenty."""
-
-    class Log(library.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            library.ILogger.__init__(self)
-            self.errors: list[str] = []
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in (library.ILogger.ERROR, library.ILogger.INTERNAL_ERROR):
-                self.errors = [*self.errors, message][-20:]
-
-    return Log()
-
-
-def torch_dtype(kind: Any) -> torch.dtype:
-    """Torch's type for one of the library's.
-
-    Raises:
-        ArtifactError: torch has none.
-    """
-    if kind.name not in _DTYPES:
-        raise ArtifactError(f"a tensor of the graph is {kind.name}: expected one of {', '.join(_DTYPES)}")
-    return _DTYPES[kind.name]
-
-
-def libraries(names: Sequence[str] = plans.LIBRARIES) -> dict[str, Any]:
-    """The modules among ``names`` that can be imported here, by name.
-
-    Raises:
-        EnvironmentFault: none of them.
-    """
-    found, reasons = {}, []
-    for name in names:
-        try:
-            found[name] = importlib.import_module(name)
-        except ImportError as error:
-            reasons.append(f"{name}: {error}")
-    if not found:
-        raise EnvironmentFault(f"engine trt needs the package {' or '.join(names)}: {'; '.join(reasons)}")
-    return found
-
 
 def load(settings: Settings, folder: Path, graph: str, device: torch.device) -> TrtEngine:
     """A graph's plan out of an unpacked archive.
 
     Raises:
         ArtifactError: no plan for this machine, a damaged one, or one that does not take the archive's canvases.
+        ConfigError: a ``finest_batch`` that the plan does not take.
         EnvironmentFault: no GPU, no TensorRT, or not enough memory.
     """
     worker, place, sidecars = _open(settings, folder, device)
@@ -276,7 +244,29 @@ def load(settings: Settings, folder: Path, graph: str, device: torch.device) -> 
                 f"{place}: the plan of {graph} has no profile for canvas {canvas}, which gives it {name!r} of "
                 f"{lacking[0]} an image: build it for the archive's canvases, `mogface-archive engine`"
             )
-    return TrtEngine(sidecars[graph].read(place), sidecars[graph], worker)
+    most = _most(settings, sidecars[graph])
+    recorded: dict[Shape, None] = {}
+    if graph in memory.recorded(settings):
+        met = (shapes.inputs(settings.detector, graph, canvas)[1] for canvas in settings.canvases)
+        recorded = dict.fromkeys(itertools.chain.from_iterable(met))
+    return TrtEngine(sidecars[graph].read(place), sidecars[graph], worker, most, tuple(recorded))
+
+
+def _most(settings: Settings, sidecar: Sidecar) -> dict[int, int]:
+    """Rows of the profiles of the finest level that run together, where the settings say it."""
+    found = {}
+    for canvas in settings.canvases if settings.finest_batch else ():
+        name, wanted = shapes.inputs(settings.detector, sidecar.graph, canvas)
+        index = sidecar.profile({name: (1, *wanted[0])})
+        if len(wanted) > 1 and index is not None:
+            found[index] = settings.finest_batch
+    taken = max((each.max[0] for index in found for each in sidecar.profiles[index].values()), default=1 << 30)
+    if settings.finest_batch > taken:
+        raise ConfigError(
+            f"finest_batch is {settings.finest_batch}, the plan of {sidecar.graph} takes {taken}: set {taken} or less, "
+            f"or build it with `mogface-archive engine --finest-batch {settings.finest_batch}`"
+        )
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -289,7 +279,14 @@ def _open(settings: Settings, folder: Path, device: torch.device) -> tuple[Worke
         for name, module in modules.items()
     }
     place, sidecars = plans.choose(folder / plans.FOLDER, shapes.GRAPHS[settings.detector], list(targets))
-    needed = memory.need(settings.detector, sidecars.values(), settings.canvases, settings.engine_batch, base=0)
+    needed = memory.need(
+        settings.detector,
+        sidecars.values(),
+        settings.canvases,
+        settings.engine_batch,
+        base=0,
+        recorded=memory.recorded(settings),
+    )
     memory.require(needed, here.free())
     module = next(module for target, module in targets.items() if target == next(iter(sidecars.values())).target)
     return Worker(module, here), place, sidecars

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from archive.build import Workspace, export_centerface
+from archive.engine import Order
 from handler.config import Settings
 from handler.detectors.centerface import CenterFace
 from handler.geometry import Canvas
 from handler.options import Options
+from tests.fake_plans import fake_plans
 from tests.handler.fake import CPU
 
 ROOT = Path(__file__).parents[2]
@@ -35,3 +38,20 @@ def centerface_settings() -> Settings:
 @pytest.fixture(scope="session")
 def centerface(centerface_folder: Path, centerface_settings: Settings) -> CenterFace:
     return CenterFace.load(centerface_folder, centerface_settings, CPU)
+
+
+@pytest.fixture(scope="session")
+def trt_settings(settings: Settings) -> Settings:
+    """Of batches of three."""
+    return dataclasses.replace(settings, engine="trt", engine_batch=3)
+
+
+@pytest.fixture(scope="session")
+def trt_folder(mogface_folder: Path, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive of MogFace's plans, of the fake."""
+    folder = tmp_path_factory.mktemp("trt")
+    graphs = {path.stem: path for path in (mogface_folder / "graphs").glob("*.onnx")}
+    assert len(graphs) == 4
+    order = Order("mogface", settings.canvases, settings.long_side, batch=2, finest_batch=1)
+    fake_plans(graphs, order, folder / "plans")
+    return folder

@@ -78,6 +78,9 @@ def test_values_reach_their_settings() -> None:
     assert settings.deadline_s == 5
     assert settings.limits == Limits(images=3)
     assert settings.options == Options(score_threshold=0.5, nms_threshold=0.3)
+    on_trt = {**LEAST, "detector": "mogface", "engine": "trt", "finest_batch": 2, "cuda_graphs": True}
+    assert Settings.from_mapping(on_trt).finest_batch == 2
+    assert Settings.from_mapping(on_trt).cuda_graphs
 
 
 WRONG: dict[str, tuple[dict[Any, Any], str]] = {
@@ -103,6 +106,15 @@ WRONG: dict[str, tuple[dict[Any, Any], str]] = {
     "flag for a fraction": ({"deadline_s": True}, "deadline_s is True: expected float"),
     "number for a text": ({"weights": 7}, "weights is 7: expected str"),
     "no batch": ({"engine_batch": 0}, "engine_batch is 0: expected 1 or more"),
+    "negative finest batch": ({"finest_batch": -1}, "finest_batch is -1: expected 0 or more"),
+    "finest batch of no levels": (
+        {"finest_batch": 2, "engine": "trt"},
+        "finest_batch is 2: it is for detector mogface on engine trt, and this is centerface on trt",
+    ),
+    "CUDA graphs on a CPU": (
+        {"cuda_graphs": True, "detector": "mogface"},
+        "cuda_graphs is True: it is for detector mogface on engine trt, and this is mogface on ort",
+    ),
     "negative threads": ({"threads": -1}, "threads is -1: expected 0 or more"),
     "negative decoders": ({"decode_threads": -1}, "decode_threads is -1"),
     "no time": ({"deadline_s": 0}, "deadline_s is 0"),

@@ -35,6 +35,7 @@ def test_statuses_are_what_callers_rely_on() -> None:
         "TooLarge": (413, "too_large"),
         "UnsupportedImage": (415, "unsupported_image"),
         "EngineError": (500, "engine"),
+        "DeviceLost": (500, "engine"),
         "InternalError": (500, "internal"),
         "DeadlineExceeded": (503, "deadline"),
     }

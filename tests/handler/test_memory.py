@@ -29,6 +29,15 @@ def test_by_hand() -> None:
     assert found.total == 7 + 1800 + 5000 + found.tensors
 
 
+def test_what_is_recorded_is_there_twice() -> None:
+    cells = 384 + 96 + 24 + 6 + 2 + 1
+    plain = memory.need("mogface", [TRUNK, SCORE, BOX], [Canvas(64, 96)], 3)
+    found = memory.need("mogface", [TRUNK, SCORE, BOX], [Canvas(64, 96)], 3, recorded=("trunk", "score_head"))
+    trunk = 64 * 96 * 3 + cells * 256 * 2
+    score_head = cells * 256 * 2 + cells * (4 + 512 * 2)
+    assert found.tensors - plain.tensors == 3 * (trunk + score_head)
+
+
 def test_landmarks_are_on_crops_and_centerface_on_canvases() -> None:
     """16 crops of 160x160 whatever the batch; the canvas, in quarters, where CenterFace is the detector."""
     crops = memory.need("mogface", [POINTS], [Canvas(640, 640)], 3)

@@ -17,14 +17,15 @@ from onnx import TensorProto, helper
 from archive.engine import Order
 from handler import detectors
 from handler.config import Settings
-from handler.cuda import Cuda
+from handler.cuda import Cuda, alive
 from handler.detectors.mogface import MogFace
 from handler.engines import trt
 from handler.engines.ort import OrtEngine
 from handler.engines.trt import TrtEngine, Worker
-from handler.errors import ArtifactError, EngineError, EnvironmentFault
-from handler.geometry import Canvas, Uint8
+from handler.errors import ArtifactError, DeviceLost, EngineError, EnvironmentFault
+from handler.geometry import Uint8
 from handler.plans import Sidecar
+from handler.tensorrt import library
 from tests import fake_tensorrt as fake
 from tests.fake_plans import PROFILES, doubled_engine, doubled_plan, fake_plans, pretend
 from tests.handler.engine_contract import WIDTH, check, doubled
@@ -147,6 +148,20 @@ def _any_width(path: Path) -> Path:
     return path
 
 
+def test_what_a_plan_takes(tmp_path: Path) -> None:
+    path = _any_width(tmp_path / "any.onnx")
+    place = fake_plans({"any": path}, Order("centerface", [], 32), tmp_path, PROFILES)
+    sidecar = Sidecar.load(place / "any.json")
+    engine = TrtEngine(sidecar.read(place), sidecar, Worker(fake, fake.Host()))
+    taken = {width for width in range(1, 12) if engine.takes({"x": (7, width)})}
+    assert taken == {WIDTH, 9}
+    assert not engine.takes({"x": (7, WIDTH), "fraction": (1, WIDTH)})
+    assert not engine.takes({"x": (7, WIDTH, 1)})
+    # Without profiles any size will do.
+    assert OrtEngine(path, CPU, 1).takes({"x": (7, 5)})
+    assert not OrtEngine(doubled(tmp_path / "doubled.onnx"), CPU, 1).takes({"x": (7, 5)})
+
+
 def test_out_of_memory_is_this_batch_s(tmp_path: Path) -> None:
     """So that the detector halves the batch."""
     plan, sidecar = doubled_plan(tmp_path)
@@ -191,23 +206,7 @@ def test_a_cpu_is_no_gpu() -> None:
 
 def test_no_library(monkeypatch: Patch) -> None:
     with pytest.raises(EnvironmentFault, match="needs the package no_such_tensorrt: "):
-        trt.libraries(("no_such_tensorrt",))
-
-
-@pytest.fixture(scope="session")
-def trt_settings(settings: Settings) -> Settings:
-    return dataclasses.replace(settings, engine="trt", engine_batch=3)
-
-
-@pytest.fixture(scope="session")
-def trt_folder(mogface_folder: Path, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive of MogFace's plans, of the fake."""
-    folder = tmp_path_factory.mktemp("trt")
-    graphs = {path.stem: path for path in (mogface_folder / "graphs").glob("*.onnx")}
-    assert len(graphs) == 4
-    order = Order("mogface", settings.canvases, settings.long_side, batch=2, finest_batch=1)
-    fake_plans(graphs, order, folder / "plans")
-    return folder
+        library.libraries(("no_such_tensorrt",))
 
 
 @pytest.fixture
@@ -246,42 +245,38 @@ def test_other_rows_are_other_faces(on_trt: MogFace, mogface: MogFace, picture: 
     assert any(a.shape != b.shape or not np.allclose(a, b, atol=0.01) for a, b in zip(*boxes, strict=True))
 
 
-def test_load_refuses_a_canvas_without_profile(trt_folder: Path, trt_settings: Settings, monkeypatch: Patch) -> None:
-    pretend(monkeypatch)
-    settings = dataclasses.replace(trt_settings, canvases=(*trt_settings.canvases, Canvas(160, 160)))
-    with pytest.raises(ArtifactError, match=r"no profile for canvas 160x160.*mogface-archive engine"):
-        detectors.load(trt_folder, settings, CPU)
+def _no_upload(self: fake.Host, tensor: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def test_load_refuses_what_cannot_fit(trt_folder: Path, trt_settings: Settings, monkeypatch: Patch) -> None:
-    pretend(monkeypatch, fake.Host(free=50 << 20))
-    with pytest.raises(EnvironmentFault, match=r"the plans need [\d,]+ MiB of GPU memory \(.*\), 50 MiB are free"):
-        detectors.load(trt_folder, trt_settings, CPU)
+@pytest.mark.parametrize("error", ["raised", "refused", "not uploaded"])
+def test_a_lost_gpu_is_told_apart(error: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Of it no batch gets an answer any more, however small."""
+    engine = doubled_engine(tmp_path)
+    if error == "not uploaded":
+        monkeypatch.setattr(fake.Host, "upload", _no_upload)
+    fake.FAULTS.update({"lost", "refuse"} if error == "refused" else {"lost"})
+    with pytest.raises(DeviceLost, match="the GPU does not answer any more: the worker has to be started again; "):
+        engine.run({"x": torch.zeros(1, WIDTH)})
 
 
-def test_load_refuses_plans_of_another_machine(trt_folder: Path, trt_settings: Settings, monkeypatch: Patch) -> None:
-    pretend(monkeypatch)
-    monkeypatch.setattr(fake, "__version__", "0.1.fake")
-    with pytest.raises(ArtifactError, match=r"it has sm00-tensorrt0\.0\.fake-fp32.*needed is sm00-tensorrt0\.1\.fake"):
-        detectors.load(trt_folder, trt_settings, CPU)
+def test_other_failures_lose_no_gpu(tmp_path: Path) -> None:
+    engine = doubled_engine(tmp_path)
+    fake.FAULTS.add("refuse")
+    with pytest.raises(EngineError) as failure:
+        engine.run({"x": torch.zeros(1, WIDTH)})
+    assert not isinstance(failure.value, DeviceLost)
 
 
-@pytest.mark.parametrize(("suffix", "reason"), [("plan", "its sidecar says"), ("json", "cannot be read")])
-def test_load_refuses_a_truncated_file(
-    suffix: str, reason: str, trt_folder: Path, trt_settings: Settings, tmp_path: Path, monkeypatch: Patch
-) -> None:
-    pretend(monkeypatch)
-    [place] = (trt_folder / "plans").glob("sm*")
-    copy = tmp_path / "plans" / place.name
-    copy.mkdir(parents=True)
-    for path in place.iterdir():
-        (copy / path.name).symlink_to(path)
-    damaged = copy / f"centerface.{suffix}"
-    content = damaged.read_bytes()
-    damaged.unlink()
-    damaged.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ArtifactError, match=f"centerface.{suffix}.*{reason}.*mogface-archive engine"):
-        detectors.load(tmp_path, trt_settings, CPU)
+def test_a_lost_gpu_fails_whatever_it_is_asked(monkeypatch: Patch) -> None:
+    def synchronize(device: torch.device) -> None:
+        if device.index == 1:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert not alive(torch.device("cuda", 1))
+    assert alive(torch.device("cuda", 0))
+    assert alive(CPU)
 
 
 def test_a_cuda_stream_comes_after_and_before(monkeypatch: Patch) -> None:

@@ -12,19 +12,11 @@ from archive.build import VERSION, Workspace, export_centerface
 from archive.engine import Order
 from archive.pack import Recipe, pack, read_settings
 from archive.server import Server
-from tests import fake_tensorrt
-from tests.fake_plans import fake_plans
+from tests.fake_plans import as_tensorrt, fake_plans
 from tests.photographs import ASTRONAUT, HOPPER, Portrait, iou
 from tests.serving.conftest import Start
 
 NAME = "centerface"
-#: What a worker of this test imports as ``tensorrt``.
-HOOK = """
-
-import handler.engines.trt  # noqa: E402
-
-handler.engines.trt.Cuda = Host
-"""
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +24,7 @@ def trt_server(
     start: Start, workspace: Workspace, centerface_mar: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Server:
     """One worker on an archive with plans in the place of graphs."""
-    folder = tmp_path_factory.mktemp("fake")
-    source = Path(fake_tensorrt.__file__).read_text(encoding="utf-8")
-    (folder / "tensorrt.py").write_text(source + HOOK, encoding="utf-8")
+    folder = as_tensorrt(tmp_path_factory.mktemp("fake"))
     settings = dataclasses.replace(read_settings(centerface_mar), engine="trt", engine_batch=4)
     graphs = {Path(name).stem: path for name, path in export_centerface(workspace).items()}
     order = Order(NAME, settings.canvases, settings.long_side, batch=2)

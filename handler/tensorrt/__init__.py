@@ -1,0 +1,1 @@
+"""What engine ``trt`` is made of beside the engine itself."""

@@ -91,6 +91,7 @@ check: $(VENV)/.dev ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/gpu_check scripts/budget.py
 	$(BIN)/lint-imports
 
 .PHONY: format

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from archive import configure
 from archive.build import MODELS, VERSION
+from archive.half import LAYERS
 from archive.verify import PHOTOGRAPH
 from handler.config import ENGINES, PRECISIONS
 from handler.plans import LIBRARIES
@@ -48,6 +49,12 @@ def _graphs() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--precision", choices=PRECISIONS, default="fp32")
     shared.add_argument("--group-norm", choices=("fp32", "fp16"), default="fp32", help="its arithmetic in FP16 graphs")
+    shared.add_argument(
+        "--fp32-layers",
+        choices=tuple(LAYERS),
+        default="stem",
+        help="of the trunk, in FP16 graphs; backbone is nearest to FP32",
+    )
     shared.add_argument("--calibration", type=Path, metavar="FOLDER", help="pictures of the kind served, for int8")
     shared.add_argument("--batch", type=int, help="images that run together; 8 where there is a GPU, else 1")
     return shared

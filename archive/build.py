@@ -76,6 +76,7 @@ class Wanted:
         engine: ``auto``, ``ort``, ``torch`` or ``trt``.
         precision: ``fp32``, ``fp16`` or ``int8``.
         group_norm: type of GroupNorm's arithmetic in FP16 graphs: ``fp32`` or ``fp16``.
+        fp32_layers: layers of MogFace's trunk that stay FP32 in FP16 graphs: ``none``, ``stem`` or ``backbone``.
         calibration: folder of pictures, for ``int8``.
         batch: images that run together; None is 8 where there is a GPU, else 1.
         version: of the archive.
@@ -86,6 +87,7 @@ class Wanted:
     engine: str = "auto"
     precision: str = "fp32"
     group_norm: str = "fp32"
+    fp32_layers: str = "stem"
     calibration: Path | None = None
     batch: int | None = None
     version: str = VERSION
@@ -218,14 +220,16 @@ class Build:
         fp32 = self._fp32()
         if self.wanted.precision == "fp32":
             return fp32
-        kind, norm, shown = self.wanted.precision, self.wanted.group_norm, self.wanted.calibration
+        wanted = self.wanted
+        how = {"group_norm": wanted.group_norm, "fp32_layers": wanted.fp32_layers}
+        shown = wanted.calibration
         made_of = "".join(sha256(path) for path in fp32.values())
-        made_of += precision.fingerprint(kind, group_norm=norm, calibration=shown, settings=self.settings)
+        made_of += precision.fingerprint(wanted.precision, **how, calibration=shown, settings=self.settings)
         folder = self.workspace.graphs(self.wanted.model, made_of, *precision.SOURCES)
         paths = {name: folder / name for name in fp32}
         if _all(paths):
             return paths
-        return precision.convert(fp32, folder, kind, group_norm=norm, calibration=shown, settings=self.settings)
+        return precision.convert(fp32, folder, wanted.precision, **how, calibration=shown, settings=self.settings)
 
     def programs(self) -> dict[str, Path]:
         """The same as exported torch programs."""

@@ -154,6 +154,7 @@ def _wanted(options: argparse.Namespace, engine: str = "") -> Wanted:
         engine=engine or options.engine,
         precision=options.precision,
         group_norm=options.group_norm,
+        fp32_layers=options.fp32_layers,
         calibration=options.calibration,
         batch=options.batch,
         version=getattr(options, "version", build.VERSION),

@@ -22,10 +22,11 @@ from archive.profiles import profiles
 from handler.config import engine_threads
 from handler.cuda import Cuda, Device
 from handler.engines.ort import OrtEngine
-from handler.engines.trt import TrtEngine, Worker, libraries, logger, torch_dtype
+from handler.engines.trt import TrtEngine, Worker
 from handler.errors import ArtifactError, ConfigError, EngineError
 from handler.geometry import Canvas
 from handler.plans import LIBRARIES, Flags, Profile, Range, Sidecar, Target
+from handler.tensorrt.library import libraries, logger, torch_dtype
 
 #: What TensorRT-RTX builds for without a GPU.
 AHEAD = ("sm75", "sm80", "sm86", "sm89")

@@ -57,7 +57,7 @@ class Tolerance:
 
 #: Grounds. ``fp32`` is the same arithmetic in another order, TF32 excluded: sums differ by 1e-5, and these are far
 #: above that and still invisible. ``fp16`` rounds to 1/2048: seeded MogFace came to 0.003 of a face's side and 0.0006
-#: of score in the mean, 0.006 of score at worst, most of it from weights rounded in the trunk's hundred layers; the
+#: of score in the mean, 0.006 of score at worst, most of it from the trunk's hundred layers, see half.LAYERS; the
 #: limits are twice that and more. ``int8`` rounds to 1/127 of a range: CenterFace keeps 99 % of the faces at this
 #: overlap, boxes within 0.5 % of the side and scores within 0.006 in the mean, 0.03 at worst; the limits are twice
 #: that, or what an overlap of 0.9 allows: a box's error of 5 % of its side where all four edges err, of 10 % where

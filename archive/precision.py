@@ -19,7 +19,7 @@ import torch
 from archive import half, quantization
 from archive.calibration import Calibration, pictures
 from archive.files import progress, sha256, whole
-from archive.half import BETWEEN, TYPES
+from archive.half import BETWEEN, LAYERS, TYPES
 from archive.quantization import Feeds
 from handler.config import PRECISIONS, Settings, engine_threads
 from handler.engines.ort import OrtEngine
@@ -43,8 +43,9 @@ class Tolerance:
     rms: float
 
 
-#: FP16 rounds by 2^-11 = 0.0005; through the trunk's hundred layers that came to 0.003 on seeded weights. INT8
-#: rounds by 1/254 of a tensor's range a layer: its outliers say nothing, its mean finds a scale that is wrong.
+#: FP16 rounds by 2^-11 = 0.0005; through the trunk's hundred layers that came to 0.003 on seeded weights where all of
+#: them are FP16. INT8 rounds by 1/254 of a tensor's range a layer: its outliers say nothing, its mean finds a scale
+#: that is wrong.
 TOLERANCES = {"fp16": Tolerance(worst=0.02, rms=0.005), "int8": Tolerance(worst=1.0, rms=0.1)}
 
 
@@ -54,6 +55,7 @@ def convert(
     precision: str,
     *,
     group_norm: str = "fp32",
+    fp32_layers: str = "stem",
     rest: str = "fp32",
     calibration: Path | None = None,
     settings: Settings | None = None,
@@ -69,6 +71,8 @@ def convert(
         folder: where the new ones go; it is made.
         precision: ``fp32`` (the graphs as they are), ``fp16`` or ``int8``.
         group_norm: type of GroupNorm's arithmetic where the rest is FP16.
+        fp32_layers: of ``fp16``: layers of the trunk that stay FP32: ``none``, ``stem`` or ``backbone``, see
+            :data:`archive.half.LAYERS`.
         rest: of ``int8``: type of all but the convolutions in INT8. A GPU moves half the bytes with ``fp16``.
         calibration: folder of pictures, for ``int8``: some dozens of the kind that will be served.
         settings: the archive's, for ``int8``: its canvases are those the pictures are put on.
@@ -77,14 +81,15 @@ def convert(
         ConfigError: no such precision, or INT8 without pictures or settings.
         ArtifactError: a graph that cannot be converted or differs; neither it nor a later one is written.
     """
-    _require(precision, group_norm, rest)
+    _require(precision, group_norm, fp32_layers, rest)
     if precision == "fp32":
         return dict(graphs)
     if precision == "fp16":
         with progress("fp16", len(graphs), "graph") as bar:
             made = {}
             for name, source in graphs.items():
-                made[name] = _half(source, folder / name, group_norm)
+                layers = fp32_layers if Path(name).stem == "trunk" else "none"
+                made[name] = _half(source, folder / name, group_norm, layers)
                 bar.update()
             return made
     if calibration is None or settings is None:
@@ -99,15 +104,16 @@ def fingerprint(
     precision: str,
     *,
     group_norm: str = "fp32",
+    fp32_layers: str = "stem",
     rest: str = "fp32",
     calibration: Path | None = None,
     settings: Settings | None = None,
 ) -> str:
     """A hash of everything that :func:`convert` makes of the same graphs; arguments and errors as there."""
-    _require(precision, group_norm, rest)
+    _require(precision, group_norm, fp32_layers, rest)
     digest = hashlib.sha256(precision.encode())
     if precision != "fp32":
-        digest.update(f"{group_norm} {rest}".encode())
+        digest.update(f"{group_norm} {fp32_layers} {rest}".encode())
     if precision == "int8" and calibration is not None and settings is not None:
         digest.update(f"{settings.canvases} {settings.long_side}".encode())
         for path in pictures(calibration):
@@ -115,16 +121,21 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def _require(precision: str, group_norm: str, rest: str) -> None:
-    choices = (("precision", precision, PRECISIONS), ("group_norm", group_norm, TYPES), ("rest", rest, TYPES))
+def _require(precision: str, group_norm: str, fp32_layers: str, rest: str) -> None:
+    choices = (
+        ("precision", precision, PRECISIONS),
+        ("group_norm", group_norm, TYPES),
+        ("fp32_layers", fp32_layers, tuple(LAYERS)),
+        ("rest", rest, TYPES),
+    )
     for name, value, allowed in choices:
         if value not in allowed:
             raise ConfigError(f"{name} is {value!r}: expected one of {', '.join(allowed)}")
 
 
-def _half(source: Path, target: Path, group_norm: str) -> Path:
+def _half(source: Path, target: Path, group_norm: str, fp32_layers: str) -> Path:
     with whole(target) as draft:
-        model = half.convert(onnx.load(str(source)), group_norm)
+        model = half.convert(onnx.load(str(source)), group_norm, fp32_layers)
         draft.write_bytes(model.SerializeToString(deterministic=True))
         reference = OrtEngine(source, _CPU, engine_threads(0))
         for size in ((1, 64, 96), (2, 32, 32)):

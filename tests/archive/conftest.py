@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from archive import build
 from archive.average_precision import Float64
 from archive.build import Build, Wanted, Workspace
 from archive.pack import Recipe
+from archive.precision import convert
 from archive.subject import Subject
 from handler.config import Settings
 from handler.detectors.centerface import CenterFace
@@ -25,6 +26,8 @@ from handler.options import Options
 from tests.photographs import compose
 
 ROOT = Path(__file__).parents[2]
+MOGFACE = ("trunk", "score_head", "box_head")
+GRAPHS = (*MOGFACE, "centerface")
 
 
 @pytest.fixture(scope="session")
@@ -151,3 +154,45 @@ def subject(centerface_graphs: dict[str, Path], small: Settings) -> Callable[[Pa
 def plain(subject: Callable[[Path], Subject], centerface_graphs: dict[str, Path]) -> Subject:
     """CenterFace in FP32."""
     return subject(centerface_graphs["centerface.onnx"])
+
+
+MOGFACE = ("trunk", "score_head", "box_head")
+GRAPHS = (*MOGFACE, "centerface")
+
+
+@pytest.fixture(scope="session")
+def graphs(mogface_folder: Path) -> dict[str, Path]:
+    """MogFace's and CenterFace's, FP32, by file name."""
+    return {f"{name}.onnx": mogface_folder / "graphs" / f"{name}.onnx" for name in GRAPHS}
+
+
+@pytest.fixture(scope="session")
+def fp16(graphs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """The same as they are served in FP16."""
+    made = convert(graphs, tmp_path_factory.mktemp("fp16") / "graphs", "fp16")
+    yield made
+    for path in made.values():
+        path.unlink()
+
+
+@pytest.fixture(scope="session")
+def int8(
+    graphs: dict[str, Path], settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Path]]:
+    """MogFace's, by one picture: enough for their form."""
+    pictures = tmp_path_factory.mktemp("pictures")
+    Image.fromarray(compose(0, 96, 128)[0]).save(pictures / "0.png")
+    folder = tmp_path_factory.mktemp("int8")
+    made = convert(graphs, folder, "int8", calibration=pictures, settings=settings)
+    yield made
+    for path in made.values():
+        path.unlink()
+
+
+@pytest.fixture(scope="session")
+def small_int8(
+    centerface_graphs: dict[str, Path], calibration: Path, small: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """CenterFace, as it would be served."""
+    folder = tmp_path_factory.mktemp("int8")
+    return convert(centerface_graphs, folder, "int8", calibration=calibration, settings=small)["centerface.onnx"]

@@ -35,6 +35,9 @@ from tests.requirements import lacking
 CANVASES = [Canvas(128, 128), Canvas(96, 128)]
 ORDER = Order("mogface", CANVASES, 128, batch=2, finest_batch=1)
 ANY = Order("centerface", [Canvas(32, 32)], 32)
+#: Most bytes that a plan holds beside its weights: up to 13 MB were seen. The least of the heads' weights, INT8, once
+#: for each of the six profiles would be over it.
+OWN = 16 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -182,11 +185,25 @@ def test_all_graphs_ahead_of_time(
     assert place.name == f"{target}-tensorrt_rtx{rtx.__version__}-{kind}"
     for name, sidecar in sidecars.items():
         assert sidecar.device_memory is None
-        # Weights lie in it once, whatever the number of profiles; smaller ones are outweighed by a plan's own parts.
-        size = len(sidecar.read(place))
-        assert size < 2 * graphs[name].stat().st_size or kind != "fp32"
+        # Weights lie in it once, whatever the number of profiles.
+        assert len(sidecar.read(place)) < 1.3 * graphs[name].stat().st_size + OWN
         (place / f"{name}.plan").unlink()
     assert [len(sidecars[name].profiles) for name in ("trunk", "score_head", "box_head", "centerface")] == [1, 6, 6, 1]
+
+
+@pytest.mark.usefixtures("rtx")
+def test_a_backbone_in_fp32_builds(network: Mapping[str, Path], tmp_path: Path) -> None:
+    """FP32 and FP16 in one strongly typed network."""
+    source = {"trunk.onnx": network["trunk"]}
+    [graph] = precision.convert(source, tmp_path, "fp16", fp32_layers="backbone").values()
+    order = dataclasses.replace(ORDER, precision="fp16")
+    [place] = build({"trunk": graph}, order, tmp_path / "plans", targets=["sm86"])
+    sidecar = plans.read(place)["trunk"]
+    assert set(sidecar.outputs.values()) == {"float16"}
+    # As typed: were all of it FP16 or FP32, it would be a third smaller or a ninth larger.
+    assert 0.98 < len(sidecar.read(place)) / graph.stat().st_size < 1.08
+    for path in (graph, place / "trunk.plan"):
+        path.unlink()
 
 
 def test_rtx_refuses_a_profile_that_does_not_fit(rtx: Any, network: Mapping[str, Path], tmp_path: Path) -> None:

@@ -227,7 +227,9 @@ class Management:
 
     def _until(self, model: str, version: str | None, seconds: float, done: Callable[[Version], bool]) -> float:
         started = time.monotonic()
-        with tqdm(desc=f"waiting for {model}", unit="worker", miniters=0, delay=2, dynamic_ncols=True, disable=None) as bar:
+        with tqdm(
+            desc=f"waiting for {model}", unit="worker", miniters=0, delay=2, dynamic_ncols=True, disable=None
+        ) as bar:
             while True:
                 found = self.describe(model, version or "all")
                 workers = [worker for each in found for worker in each.workers]

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.checkout import ROOT, run
+from archive import properties
+from tests.checkout import ROOT, ported, run
 from tests.checkout import checkout as new_checkout
 from tests.checkout import environment as shell
 
@@ -65,6 +66,7 @@ def test_every_block_is_run_here() -> None:
     words = (
         "make serve",
         "predictions/centerface",
+        "mogface detect",
         "torchserve --start",
         "torchserve --stop",
         "token?type",
@@ -90,6 +92,22 @@ def test_the_answer_is_the_one_printed(served: str, checkout: Path, environment:
     assert answer["faces"][0]["box"] == pytest.approx(expected["faces"][0]["box"], abs=0.05)
     for name, point in expected["faces"][0]["landmarks"].items():
         assert answer["faces"][0]["landmarks"][name] == pytest.approx(point, abs=0.05)
+
+
+def test_the_command_and_the_client(served: str, checkout: Path, environment: dict[str, str]) -> None:
+    # Their default addresses are the shipped ports.
+    values = properties.read(checkout / "config.properties")
+    environment = environment | {
+        "MOGFACE_ADDRESS": values["inference_address"],
+        "MOGFACE_MANAGEMENT": values["management_address"],
+    }
+    run(_block("mogface detect"), checkout, environment)
+    [line] = (checkout / "build" / "faces.jsonl").read_text().splitlines()
+    assert json.loads(line)["answer"]["faces"][0]["score"] == pytest.approx(0.9288, abs=0.001)
+    assert (checkout / "build" / "pictures").is_dir()
+    [program] = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (checkout / "program.py").write_text(ported(program, checkout))
+    assert "0.92" in run(".venv/bin/python program.py", checkout, environment)
 
 
 def test_tokens_are_renewed(served: str, checkout: Path, environment: dict[str, str]) -> None:

@@ -87,12 +87,23 @@ bench: $(VENV)/.dev build ## the figures of README.md, on this machine
 	$(BIN)/python -m load_tests network
 
 .PHONY: check
-check: $(VENV)/.dev ## format, lint, types, import rules
+check: $(VENV)/.dev ## format, lint (bandit's rules too), types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy scripts/gpu_check scripts/budget.py
 	$(BIN)/lint-imports
+
+.PHONY: audit
+audit: ## ask PyPI for known vulnerabilities of the pinned versions (needs pypi.org)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints/$(HOST).txt
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## search for inputs that break reading of images, requests and options [SECONDS_EACH=60]
+	@$(call PIP,fuzz)
+	for target in image request options; do $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS_EACH),60); done
 
 .PHONY: format
 format: $(VENV)/.dev ## write the code in the project's format

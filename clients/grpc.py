@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -44,16 +46,30 @@ class Grpc:
         version: of the model; None is the server's default.
         timeout_s: the call's deadline, which the server is told too.
         max_message_bytes: of a request and of an answer; the server's is ``max_request_size``.
+        credentials: for TLS; None sends in the clear.
     """
 
-    def __init__(self, target: str, model: str, version: str | None, timeout_s: float, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        target: str,
+        model: str,
+        version: str | None,
+        timeout_s: float,
+        max_message_bytes: int,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         self._target = target
         self._model = model
         self._version = version or ""
         self._timeout_s = timeout_s
         # gRPC's own limit of 4 MiB is less than a photograph has.
         sizes = [(f"grpc.max_{way}_message_length", max_message_bytes) for way in ("send", "receive")]
-        self._channel = grpc.aio.insecure_channel(target, options=[*sizes, *_RECONNECT])
+        options = [*sizes, *_RECONNECT]
+        self._channel = (
+            grpc.aio.insecure_channel(target, options)
+            if credentials is None
+            else grpc.aio.secure_channel(target, credentials, options)
+        )
         self._predict = InferenceAPIsServiceStub(self._channel).Predictions
 
     async def send(self, request: Request, token: str | None) -> tuple[int, bytes]:
@@ -79,6 +95,20 @@ class Grpc:
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
+
+
+def tls() -> grpc.ChannelCredentials:
+    """Credentials that trust the roots in the file that $SSL_CERT_FILE names, as REST does; else gRPC's own roots.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    named = os.environ.get("SSL_CERT_FILE")
+    try:
+        roots = Path(named).read_bytes() if named else None
+    except OSError as error:
+        raise UsageError(f"SSL_CERT_FILE {named} cannot be read: {error.strerror or error}") from error
+    return grpc.ssl_channel_credentials(roots)
 
 
 def translated(error: grpc.RpcError, address: str) -> ClientError:

@@ -31,7 +31,7 @@ class Rest:
         self._http = httpx.AsyncClient(
             base_url=address,
             # The whole call has one deadline, below; httpx would time each read by itself.
-            timeout=None,
+            timeout=None,  # noqa: S113
             limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
         )
 

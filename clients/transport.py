@@ -31,7 +31,7 @@ def connector(
     """What makes the transport of an address, in the event loop that it is to be used in. Arguments as AsyncClient's.
 
     Raises:
-        UsageError: no address of a kind that is known, or gRPC stubs that are missing.
+        UsageError: no address of a kind that is known, gRPC stubs that are missing, or roots that cannot be read.
     """
     try:
         parts = urlsplit(address)
@@ -40,9 +40,12 @@ def connector(
         raise UsageError(f"address {address!r}: {error}") from error
     if usable and parts.scheme in ("http", "https"):
         return lambda: Rest(address, model, version, timeout_s, concurrency)
-    if usable and parts.scheme == "grpc" and parts.path in ("", "/"):
+    if usable and parts.scheme in ("grpc", "grpcs") and parts.path in ("", "/"):
         # gRPC takes a moment to import, which users of REST need not wait for.
-        from clients.grpc import Grpc
+        from clients.grpc import Grpc, tls
 
-        return lambda: Grpc(parts.netloc, model, version, timeout_s, max_message_bytes)
-    raise UsageError(f"address {address!r}: expected http://HOST:PORT, https://HOST or grpc://HOST:PORT")
+        credentials = tls() if parts.scheme == "grpcs" else None
+        return lambda: Grpc(parts.netloc, model, version, timeout_s, max_message_bytes, credentials)
+    raise UsageError(
+        f"address {address!r}: expected http://HOST:PORT, https://HOST, grpc://HOST:PORT or grpcs://HOST:PORT"
+    )

@@ -36,7 +36,7 @@ _PICTURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 _PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 _SHOWN = 200
 
-#: The server's own types, and TorchServe's exceptions.
+#: The server's own types, those of a proxy in front of it, and TorchServe's exceptions.
 _BY_TYPE: dict[str, type[ClientError]] = {
     "invalid_request": errors.InvalidRequest,
     "invalid_option": errors.InvalidOption,
@@ -46,6 +46,10 @@ _BY_TYPE: dict[str, type[ClientError]] = {
     "deadline": errors.DeadlineMissed,
     "engine": errors.ServerFault,
     "internal": errors.ServerFault,
+    "not_authorised": errors.NotAuthorised,
+    "not_found": errors.NotFound,
+    "rate_limited": errors.QueueFull,
+    "unavailable": errors.Unavailable,
     "InvalidKeyException": errors.NotAuthorised,
     "ModelNotFoundException": errors.NotFound,
     "ModelVersionNotFoundException": errors.NotFound,

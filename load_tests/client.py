@@ -52,7 +52,7 @@ _ANSWER = json.dumps(
 ).encode()
 _SERVICE = "org.pytorch.serve.grpc.inference.InferenceAPIsService"
 _WARM_UP = 20
-_TOKEN = "token"
+_TOKEN = "token"  # noqa: S105
 #: The client beside the library it is built on, for asyncio and for threads.
 _PAIRS = {
     "REST, AsyncClient": "httpx.AsyncClient",

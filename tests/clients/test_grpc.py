@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import StatusCode
 
-from clients import errors
+from clients import Client, UsageError, errors
 from clients.errors import ClientError
 from clients.grpc import translated
 
@@ -89,3 +89,10 @@ def test_missing_stubs_name_the_command_that_makes_them() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "clients.proto.inference_pb2 is missing" in done.stdout
     assert "python -m pip install -e '.[client]'" in done.stdout
+
+
+def test_roots_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roots that can are in tests/deploy/test_nginx.py."""
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/roots.pem")
+    with pytest.raises(UsageError, match=r"SSL_CERT_FILE /nowhere/roots\.pem cannot be read: No such file"):
+        Client("grpcs://localhost:1")

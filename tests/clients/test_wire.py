@@ -192,11 +192,30 @@ def test_torchserves_errors(code: int, name: str, message: str, kind: type[Clien
         (503, b"<html>", errors.Unavailable),
     ],
 )
-def test_errors_of_proxies(status: int, body: bytes, kind: type[ClientError]) -> None:
+def test_errors_of_any_proxy(status: int, body: bytes, kind: type[ClientError]) -> None:
     error = refused(status, body)
     assert error.__class__ is kind
     expected = body.decode() or "the server answered with status 413 and nothing else"
     assert (error.status, error.message) == (status, expected)
+
+
+@pytest.mark.parametrize(
+    ("status", "type", "kind"),
+    [
+        (401, "not_authorised", errors.NotAuthorised),
+        (404, "not_found", errors.NotFound),
+        (405, "method_not_allowed", errors.Refused),
+        (413, "too_large", errors.TooLarge),
+        (429, "rate_limited", errors.QueueFull),
+        (502, "unavailable", errors.Unavailable),
+        (504, "unavailable", errors.Unavailable),
+    ],
+)
+def test_errors_of_the_projects_nginx(status: int, type: str, kind: type[ClientError]) -> None:
+    """Of those with a status of 5xx only ``unavailable`` may be sent again, else it would be a fault of the server."""
+    error = refused(status, told(status, type, "why"))
+    assert error.__class__ is kind
+    assert (error.status, error.message, error.retryable) == (status, "why", status in (429, 502, 504))
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,8 @@ def serve(config: Path, names: Sequence[str]) -> int:
             )
             code = server.wait_until_stopped()
             print(
-                f"TorchServe ended by itself, with exit code {code}: logs/ts_log.log has its last words.",
+                f"TorchServe ended by itself (its launcher's exit code is {code}). logs/ts_log.log has its last words; "
+                "where it has none it was killed, for instance for want of memory: `dmesg` says so.",
                 file=sys.stderr,
             )
             return 1

@@ -59,7 +59,8 @@ def _server(verbs: Verbs, name: str, text: str, *, inference: bool = False) -> a
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="a server's key_file.json; else the token is $MOGFACE_TOKEN, else of ./key_file.json, else none is sent",
+        help="a server's key_file.json; else the tokens are $MOGFACE_TOKEN (for detections) and "
+        "$MOGFACE_MANAGEMENT_TOKEN (for all else), else those of ./key_file.json, else none is sent",
     )
     return verb
 

@@ -15,6 +15,7 @@ from types import FrameType
 
 from PIL import Image
 
+from clients import room
 from clients.arguments import OPTIONS, parser
 from clients.autoscale import Observer, autoscale, steps
 from clients.client import Client
@@ -163,9 +164,12 @@ def _scale(options: argparse.Namespace) -> int:
                 management.scale(
                     options.model, now, version=options.model_version, wait=True, timeout_s=options.timeout
                 )
-            print(f"{options.model}: {now} workers, as there were")
+            print(f"{options.model}: {_counted(now)}, as there were")
         for workers in steps(now, options.workers):
             last = workers == options.workers
+            if workers > now:
+                [version] = management.describe(options.model, options.model_version)
+                room.require(options.management, version)
             management.scale(
                 options.model,
                 workers,
@@ -173,10 +177,16 @@ def _scale(options: argparse.Namespace) -> int:
                 wait=options.wait or not last,
                 timeout_s=options.timeout,
             )
-            print(f"{options.model}: {workers} workers", flush=True)
+            print(f"{options.model}: {_counted(workers)}", flush=True)
             if workers < now:
                 time.sleep(_GONE_S)
     return DONE
+
+
+def _counted(workers: int) -> str:
+    if not workers:
+        return "no workers: every request is refused until it has one again"
+    return f"{workers} worker{'s' if workers > 1 else ''}"
 
 
 def _autoscale(options: argparse.Namespace, management: Management) -> int:
@@ -187,6 +197,13 @@ def _autoscale(options: argparse.Namespace, management: Management) -> int:
     before = {each: signal.signal(each, lambda *_: ended.set()) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def scale(workers: int) -> None:
+        [version] = management.describe(options.model, options.model_version)
+        if workers > len(version.workers):
+            try:
+                room.require(options.management, version)
+            except UsageError as error:
+                say(f"{len(version.workers)} workers stay: {error.message}")
+                return
         management.scale(options.model, workers, version=options.model_version, wait=False)
 
     def say(line: str) -> None:

@@ -34,6 +34,8 @@ from clients.wire import Option, Picture
 
 #: Errors that every image would meet: a run ends at the first.
 ENDING = (BadAnswer, InvalidOption, InvalidRequest, NotAuthorised, NotFound, Unreachable)
+#: Failed images that are told of on the error stream; all are in the results.
+_NAMED_FAILURES = 10
 #: Formats whose annotated picture keeps the file's name; others become PNG.
 _NAMED = (".jpg", ".jpeg", ".png")
 _ROW = "{:>6} {:>7} {:>11} {:>9}  {}"
@@ -143,7 +145,10 @@ def detect(
                         out.write(_row(result) if written.table else result.line())
                         out.flush()
                 done += 1
-                failed += result.error is not None
+                if result.error is not None:
+                    failed += 1
+                    if failed <= _NAMED_FAILURES and not written.table:
+                        bar.write(_failure(result), file=sys.stderr)
                 bar.set_postfix(failed=failed, refresh=False)
                 bar.update(1)
         finally:
@@ -152,7 +157,11 @@ def detect(
     if stop.number and done < len(asked):
         print(_stopped(done, asked, written), file=sys.stderr)
         return 128 + stop.number
-    if failed:
+    if results:
+        told = f"mogface detect: {len(asked)} images, {failed} failed; {written.output}"
+        before = sum(source.path in kept for source in asked)
+        print(told + (f" had {before} of them from an earlier run" if before else ""), file=sys.stderr)
+    elif failed:
         print(f"mogface detect: {failed} of {len(asked)} images failed", file=sys.stderr)
     return 1 if failed else 0
 
@@ -278,6 +287,13 @@ def _row(result: Result) -> bytes:
         size = f"{answer.width}x{answer.height}"
         row = _ROW.format(len(answer.faces), best, size, f"{sum(answer.timing_ms.values()):.1f}", path)
     return row.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _failure(result: Result) -> str:
+    """One line, whatever the file's name holds."""
+    assert result.error is not None
+    told = f"{json.dumps(result.path)[1:-1]}: {result.error['type']}: {result.error['message']}"
+    return "mogface detect: " + told.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _stopped(done: int, asked: Sequence[Source], written: Written) -> str:

@@ -12,8 +12,23 @@ from typing import IO
 
 from clients.errors import UsageError
 
-#: Of the formats that the server takes: what a folder is searched for.
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
+#: Of pictures: what a folder is searched for. Some kinds the server may refuse, and says so of each.
+SUFFIXES = (
+    ".jpg",
+    ".jpeg",
+    ".jpe",
+    ".jfif",
+    ".png",
+    ".apng",
+    ".webp",
+    ".gif",
+    ".bmp",
+    ".tif",
+    ".tiff",
+    ".avif",
+    ".heic",
+    ".heif",
+)
 STDIN = "-"
 
 
@@ -90,7 +105,10 @@ def _folder(path: str, apart: Sequence[Path]) -> list[Source]:
                 f"{folder} lies inside {path}, which is searched for images: the next run would take what is written "
                 "for images; choose a folder elsewhere"
             )
-    return list(_walk(PurePath(path), set()))
+    found = list(_walk(PurePath(path), set()))
+    if not found:
+        raise UsageError(f"{path} holds no picture, nor do the folders below it ({', '.join(SUFFIXES)})")
+    return found
 
 
 def _walk(folder: PurePath, above: set[tuple[int, int]]) -> Iterator[Source]:

@@ -31,12 +31,24 @@ class Limits:
         bytes: of one encoded image.
         pixels: of one decoded image, known from its header before it is decoded.
         images: in one request.
+        request_pixels: of all images of one request together, as their headers say them.
         response_bytes: of one answer; keep it under ``max_response_size`` of config.properties.
+
+    A batch of more images or pixels than one request may have runs in parts of no more. So a worker takes at most::
+
+        what it has after load
+        + 28 pixels                                      decoding, of all images that are decoded side by side
+        + 3 request_pixels                               upright pictures, for crops, landmarks and annotated answers
+        + 15 MB x max(images, batchSize)                 canvases; 1.2 MB each where none is over 640x640
+        + batchSize (2 max_request_size + 2 response_bytes)   bodies and answers, each once more while it is copied
+
+    28 bytes a pixel are those of the costliest kind of image; ``handler.image.MEMORY`` has each kind's.
     """
 
     bytes: int = 21_000_000
     pixels: int = 50_000_000
     images: int = 32
+    request_pixels: int = 150_000_000
     response_bytes: int = 28_000_000
 
     def __post_init__(self) -> None:

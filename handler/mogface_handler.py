@@ -13,6 +13,7 @@ import os
 import sys
 import urllib.parse
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.torch_handler.base_handler import BaseHandler
 
-from handler import device, gpu_metrics, metrics
+from handler import allocator, device, gpu_metrics, metrics
 from handler.config import FILE, Settings
 from handler.cuda import alive
 from handler.errors import ConfigError
@@ -49,9 +50,11 @@ class MogFaceHandler(BaseHandler):
             SetupError: TorchServe logs it and tries again.
         """
         _log_lines_of_our_own()
+        allocator.return_freed_memory()
         # Of odd metadata and large pictures, which are the caller's and answered for. Set once: filters are the
         # whole process's, and pictures are decoded in many threads.
         warnings.filterwarnings("ignore", module=r"PIL\.")
+        logging.getLogger("PIL").setLevel(logging.CRITICAL)
         properties = context.system_properties
         gpu_id = properties.get("gpu_id")
         folder = Path(properties["model_dir"])
@@ -103,7 +106,23 @@ class MogFaceHandler(BaseHandler):
             context.set_response_content_type(index, response.content_type)
             # Pictures and ModelScope's shape have no room for it in their bodies.
             context.set_response_header(index, "X-Model-Weights", weights)
+            if came_by_grpc(context.get_all_request_header(index) or {}):
+                # No more answers come: without this TorchServe ends the worker over a call of StreamPredictions.
+                context.set_response_header(index, "ts_stream_next", "false")
         return [response.body for response in responses]
+
+
+def came_by_grpc(headers: Mapping[str, object]) -> bool:
+    """Whether a request came by gRPC, told by what TorchServe 0.12 hands over as its headers.
+
+    Those of HTTP for REST, among them Content-Length or Transfer-Encoding wherever there is a body, and Host from
+    HTTP/1.1 on; for gRPC none but one entry a parameter, a mapping. In doubt it is REST: there the mark breaks the
+    answer, while over gRPC its lack harms streams alone.
+
+    Args:
+        headers: of one request.
+    """
+    return all(isinstance(value, Mapping) for value in headers.values())
 
 
 def _sink(cache: Any) -> metrics.Sink:

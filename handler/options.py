@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from handler.geometry import NATIVE, Canvas
 ORDERS = ("score", "size")
 OUTPUTS = ("json", "modelscope", "image")
 AUTO = "auto"
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
 
 @dataclass(frozen=True)
@@ -134,11 +137,12 @@ def _canvas(name: str, value: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as it came, shortened: a message must not carry megabytes back."""
+    """A value as it came, shortened: a message must not carry megabytes back, nor a list be written out for it."""
     try:
-        text = repr(value)
-    except RecursionError:
-        text = f"a deeply nested {type(value).__name__}"
+        text = _SHORT.repr(value)
+    except (RecursionError, ValueError):
+        # Nested too deep, or a number of more digits than Python writes.
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= 60 else text[:57] + "..."
 
 

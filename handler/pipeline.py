@@ -6,10 +6,13 @@ engine fails on: each answers for itself, and the others of the batch never noti
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +23,9 @@ import torch
 from handler import detectors, metrics
 from handler.config import Settings, cores
 from handler.detectors import Detector, Prepared
-from handler.errors import DeadlineExceeded, InternalError, MogFaceError, RequestError, ServiceError
+from handler.errors import DeadlineExceeded, InternalError, MogFaceError, RequestError, ServiceError, TooLarge
 from handler.geometry import NATIVE, Uint8
-from handler.image import decode
+from handler.image import COSTLIEST, Header, decode, read_header
 from handler.metrics import Meter
 from handler.options import Options
 from handler.request import Parsed, Request, parse
@@ -46,6 +49,51 @@ class _Loaded:
     image: Uint8 | None
 
 
+@dataclass(frozen=True)
+class _Form:
+    """One request, read as far as its images' headers.
+
+    Attributes:
+        request: as it came.
+        parsed: what was asked, or why it is refused.
+        headers: one an image, or the error of one that has none.
+    """
+
+    request: Request
+    parsed: Parsed | MogFaceError
+    headers: Sequence[Header | MogFaceError] = ()
+
+    @property
+    def pixels(self) -> int:
+        """Of all its images."""
+        return sum(header.pixels for header in self.headers if isinstance(header, Header))
+
+
+class _Room:
+    """Memory for images that are decoded side by side.
+
+    Args:
+        size: bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Wait until so many bytes are free, and hold them."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += size
+                self._changed.notify_all()
+
+
 class Pipeline:
     """A detector and what surrounds it. Not for two threads at once.
 
@@ -64,6 +112,8 @@ class Pipeline:
         self._settings = settings
         self.model = model
         self._pool = ThreadPoolExecutor(settings.decode_threads or cores(), thread_name_prefix="decode")
+        # Enough for any one image, so that each finds room in the end.
+        self._room = _Room(COSTLIEST * settings.limits.pixels)
         self._meter = meter or Meter()
         self._open_series()
 
@@ -103,52 +153,104 @@ class Pipeline:
         """
         started = time.monotonic()
         deadline = started + self._settings.deadline_s
-        parsed = [self._own(request, parse, request, self._settings) for request in requests]
-        loaded = self._load(requests, parsed, deadline)
-        good = [
-            (request, image.prepared)
-            for request, images in zip(requests, loaded, strict=True)
-            for image in images
-            if isinstance(image, _Loaded)
-        ]
-        found = iter(self._detect(good, deadline))
-        responses, ended = [], []
-        for request, form, images in zip(requests, parsed, loaded, strict=True):
-            answers = [self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images]
-            if isinstance(form, MogFaceError):
-                response = encode_error(form)
-            else:
-                response = self._encode(request, form, answers, len(requests), deadline)
-            responses.append(response)
-            ended += answers
-            self._log(request, response, len(images), time.monotonic() - started, len(requests))
+        responses: list[Response] = []
+        ended: list[Answered | MogFaceError] = []
+        for part in self._parts(self._read(requests)):
+            loaded = self._load(part, deadline)
+            good = [
+                (form.request, image.prepared)
+                for form, images in zip(part, loaded, strict=True)
+                for image in images
+                if isinstance(image, _Loaded)
+            ]
+            found = iter(self._detect(good, deadline))
+            for form, images in zip(part, loaded, strict=True):
+                answers = [
+                    self._answered(image, next(found)) if isinstance(image, _Loaded) else image for image in images
+                ]
+                response = self._encode(form, answers, len(part), deadline)
+                responses.append(response)
+                # Counted without its picture, which the next part needs the memory of.
+                ended += [_without_picture(answer) for answer in answers]
+                self._log(form.request, response, len(images), time.monotonic() - started, len(part))
         self._count(responses, ended, time.monotonic() - started)
         return responses
 
-    def _load(
-        self, requests: Sequence[Request], parsed: Sequence[Parsed | MogFaceError], deadline: float
-    ) -> list[list[_Loaded | MogFaceError]]:
-        """Decode every image of the batch side by side; Pillow releases the interpreter's lock."""
+    def _read(self, requests: Sequence[Request]) -> list[_Form]:
+        """Requests and the headers of their images; a request of too many pixels is refused whole."""
+        parsed = [self._own(request, parse, request, self._settings) for request in requests]
         futures = [
-            [self._pool.submit(self._own, request, self._image, image, form.options, deadline) for image in form.images]
+            [self._pool.submit(self._own, request, self._header, image) for image in form.images]
             if isinstance(form, Parsed)
             else []
             for request, form in zip(requests, parsed, strict=True)
         ]
+        forms = [
+            _Form(request, form, [future.result() for future in headers])
+            for request, form, headers in zip(requests, parsed, futures, strict=True)
+        ]
+        return [self._within(form) for form in forms]
+
+    def _header(self, data: bytes | bytearray | MogFaceError) -> Header | MogFaceError:
+        return data if isinstance(data, MogFaceError) else read_header(data, self._settings.limits)
+
+    def _within(self, form: _Form) -> _Form:
+        most = self._settings.limits.request_pixels
+        if form.pixels <= most:
+            return form
+        return _Form(
+            form.request,
+            TooLarge(
+                f"the {len(form.headers)} images have {form.pixels:,} pixels: at most {most:,} a request are taken"
+            ),
+        )
+
+    def _parts(self, forms: Sequence[_Form]) -> Iterator[list[_Form]]:
+        """The batch in parts that hold no more than one request may: a worker's memory has to do for one part."""
+        most_images = max(self._settings.limits.images, len(forms))
+        part: list[_Form] = []
+        images = pixels = 0
+        for form in forms:
+            images += len(form.headers)
+            pixels += form.pixels
+            if part and (images > most_images or pixels > self._settings.limits.request_pixels):
+                yield part
+                part, images, pixels = [], len(form.headers), form.pixels
+            part.append(form)
+        if part:
+            yield part
+
+    def _load(self, forms: Sequence[_Form], deadline: float) -> list[list[_Loaded | MogFaceError]]:
+        """Decode every image side by side; Pillow releases the interpreter's lock."""
+        futures = [
+            [
+                self._pool.submit(self._own, form.request, self._image, image, header, form.parsed.options, deadline)
+                for image, header in zip(form.parsed.images, form.headers, strict=True)
+            ]
+            if isinstance(form.parsed, Parsed)
+            else []
+            for form in forms
+        ]
         return [[future.result() for future in images] for images in futures]
 
     def _image(
-        self, data: bytes | bytearray | MogFaceError, options: Options, deadline: float
+        self,
+        data: bytes | bytearray | MogFaceError,
+        header: Header | MogFaceError,
+        options: Options,
+        deadline: float,
     ) -> _Loaded | MogFaceError:
-        if isinstance(data, MogFaceError):
-            return data
+        if isinstance(header, MogFaceError):
+            return header
+        assert not isinstance(data, MogFaceError)
         if time.monotonic() > deadline:
             return DeadlineExceeded(
                 f"not decoded within {self._settings.deadline_s:g} s; send fewer images, or it again"
             )
-        started = time.perf_counter()
-        decoded = decode(data, self._settings.limits)
-        milliseconds = (time.perf_counter() - started) * 1000
+        with self._room.taken(header.memory):
+            started = time.perf_counter()
+            decoded = decode(data, self._settings.limits)
+            milliseconds = (time.perf_counter() - started) * 1000
         prepared = self._detector.prepare(decoded.array, options)
         # The full picture is kept only where the answer shows it: it can be far larger than the canvas.
         shown = decoded.array if options.crops or options.output == "image" else None
@@ -174,17 +276,15 @@ class Pipeline:
         return Answered(result, loaded.decode_ms, loaded.format, loaded.image)
 
     def _encode(
-        self,
-        request: Request,
-        form: Parsed,
-        answers: Sequence[Answered | MogFaceError],
-        batch_size: int,
-        deadline: float,
+        self, form: _Form, answers: Sequence[Answered | MogFaceError], batch_size: int, deadline: float
     ) -> Response:
-        # What was found in time is answered: only crops, which can take minutes, are held to the deadline.
+        if isinstance(form.parsed, MogFaceError):
+            return encode_error(form.parsed)
+        # What was found in time is answered: only pictures, which can take minutes, are held to the deadline.
         budget = Budget(self._settings.limits.response_bytes, deadline)
         started = time.perf_counter()
-        response = self._own(request, encode, answers, form.several, form.options, self.model, batch_size, budget)
+        several, options = form.parsed.several, form.parsed.options
+        response = self._own(form.request, encode, answers, several, options, self.model, batch_size, budget)
         self._meter.observe(metrics.STAGE_SECONDS, time.perf_counter() - started, "encode")
         return encode_error(response) if isinstance(response, MogFaceError) else response
 
@@ -262,3 +362,7 @@ class Pipeline:
             "ms": round(seconds * 1000, 2),
         }
         log.info(json.dumps(line | ({"error": response.error} if response.error else {})))
+
+
+def _without_picture(answer: Answered | MogFaceError) -> Answered | MogFaceError:
+    return answer if isinstance(answer, MogFaceError) else dataclasses.replace(answer, image=None)

@@ -26,7 +26,7 @@ from handler.options import Options
 
 JSON = "application/json"
 #: Formats without loss: an annotated picture of one comes back as PNG, any other as JPEG.
-_LOSSLESS = ("PNG", "GIF", "BMP")
+_LOSSLESS = ("PNG", "GIF", "BMP", "TIFF")
 _JPEG_QUALITY = 95
 
 
@@ -141,7 +141,7 @@ def encode(
         if isinstance(answer, MogFaceError):
             return encode_error(answer)
         if options.output == "image":
-            return _within(_picture(answer), budget)
+            return _picture(answer, budget)
         return _within(Response(200, JSON, _dump(_one(answer, options, model, batch_size, budget)), faces), budget)
     results = [
         _error(answer) if isinstance(answer, MogFaceError) else _one(answer, options, model, batch_size, budget)
@@ -195,10 +195,23 @@ def _error(error: MogFaceError) -> dict[str, Any]:
     return {"error": {"code": error.status, "type": error.type, "message": error.message}}
 
 
-def _picture(answer: Answered) -> Response:
+class _Spent(io.BytesIO):
+    """A file in memory whose bytes are spent as they are written: a picture that cannot be sent is not finished."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self._budget = budget
+
+    def write(self, data: Any) -> int:
+        """Raises as Budget.spend."""
+        self._budget.spend(len(data))
+        return super().write(data)
+
+
+def _picture(answer: Answered, budget: Budget) -> Response:
     assert answer.image is not None
     lossless = answer.format in _LOSSLESS
-    data = io.BytesIO()
+    data = _Spent(budget)
     picture = annotate(answer.image, answer.result.detections)
     picture.save(data, "PNG" if lossless else "JPEG", quality=_JPEG_QUALITY)
     content_type = "image/png" if lossless else "image/jpeg"

@@ -28,6 +28,9 @@ def main() -> int:
     except (ClientError, MogFaceError, LoadFailed, ValueError, OSError) as error:
         print(f"load_tests {given.verb}: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"load_tests {given.verb}: no module {error.name}: `pip install -e '.[load]'`", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

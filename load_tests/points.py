@@ -182,7 +182,7 @@ def limit(operation: Operation, cores: int, memory_mb: float) -> list[str]:
     }
     found = []
     if share >= LOST:
-        found.append(f"{name}: it takes {share:.0%} of what there is; {said[name]}")
+        found.append(f"{name}: it takes {min(share, 1.0):.0%} of what there is; {said[name]}")
     else:
         found.append(
             f"queue: the network takes {busy['network']:.0%} of the workers' time and decoding {busy['decode']:.0%} of "

@@ -12,6 +12,9 @@ from handler.errors import ConfigError
 from load_tests import machine, sweep
 from load_tests.points import Operation, choose, limit
 
+#: What a level has to last for its p99 to mean much.
+_SHORT_S = 8.0
+
 
 def run(
     folder: Path, archives: Sequence[Path], p99_ms: float | None, base: Path, plan: configure.Plan, output: Path
@@ -44,6 +47,8 @@ def run(
         f"{best.measured.image_ms:.1f} ms an image, {best.measured.worker_mb:.0f} MB of workers.",
         *limit(best, cores(), memory_mb),
     ]
+    if min(float(level["seconds"]) for level in best.measured.levels) < _SHORT_S:
+        lines.append(f"Levels were measured for less than {_SHORT_S:g} s: a longer sweep may choose another point.")
     text = configure.configure(properties.read(base), [configure.read_archive(mar)], sweep.planned(point, plan))
     with whole(output) as draft:
         draft.write_text("".join(f"# {line}\n" for line in lines) + text, encoding="utf-8")

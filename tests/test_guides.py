@@ -154,7 +154,7 @@ def test_health(run: Run) -> None:
 
 
 def test_workers(run: Run, own: Server) -> None:
-    assert run("--workers 2 --wait").splitlines() == ["centerface: 2 workers", "centerface: 1 workers"]
+    assert run("--workers 2 --wait").splitlines() == ["centerface: 2 workers", "centerface: 1 worker"]
     [version] = own.describe("centerface")
     assert len(version["workers"]) == 1
 

@@ -26,8 +26,15 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_a_folder_by_name_with_those_below_it(tree: Path) -> None:
-    expected = [".hidden.jpg", "a.PNG", "b.jpg", "c/a/f.gif", "c/d.jpeg", "c/e.webp", "g.bmp"]
+    expected = [".hidden.jpg", "a.PNG", "b.jpg", "c/a/f.gif", "c/d.jpeg", "c/e.webp", "g.bmp", "h.tiff"]
     assert paths(str(tree)) == [str(tree / name) for name in expected]
+
+
+def test_a_folder_without_a_picture_is_said(tree: Path) -> None:
+    (tree / "empty" / "below").mkdir(parents=True)
+    (tree / "empty" / "below" / "notes.txt").write_bytes(b"-")
+    with pytest.raises(UsageError, match="empty holds no picture"):
+        paths(str(tree / "empty"))
 
 
 def test_a_named_file_whatever_it_is_called(tree: Path) -> None:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ts
@@ -21,7 +22,7 @@ from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 from handler import device, metrics, mogface_handler
 from handler.config import FILE, Settings
 from handler.errors import ConfigError
-from handler.mogface_handler import MogFaceHandler
+from handler.mogface_handler import MogFaceHandler, came_by_grpc
 from tests.handler.fake import CPU, grey
 from tests.support import saved
 
@@ -225,3 +226,38 @@ def test_wrong_settings_stop_the_worker_with_their_reason(folder: Path) -> None:
     (folder / FILE).write_text("detector: centerface\nthreshold: 1\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="unknown key 'threshold'"):
         MogFaceHandler().initialize(context(folder))
+
+
+PART = {"content-type": "image/jpeg"}
+#: What TorchServe 0.12 hands over as a request's headers, seen by a handler that printed them.
+BY_REST: dict[str, dict[str, Any]] = {
+    "HTTP/1.1": {"body": {"content-type": ""}, "Host": "127.0.0.1:8080", "Content-Length": "5"},
+    # The front end adds the length where there is none.
+    "HTTP/1.0 without headers or body": {"body": {"content-type": ""}, "content-length": "0"},
+    "chunked": {"body": {"content-type": ""}, "Transfer-Encoding": "chunked", "content-length": "5"},
+    "multipart": {"image": PART, "max_faces": PART, "Content-Length": "900", "Content-Type": "multipart/form-data"},
+}
+BY_GRPC: dict[str, dict[str, Any]] = {
+    "one entry": {"image": {"content-type": ""}},
+    "entries called as headers are": {"Content-Length": {"content-type": ""}, "host": {"content-type": ""}},
+    "no entry": {},
+}
+
+
+@pytest.mark.parametrize("headers", BY_REST.values(), ids=BY_REST)
+def test_a_request_with_any_header_came_by_rest(headers: dict[str, Any]) -> None:
+    assert not came_by_grpc(headers)
+
+
+@pytest.mark.parametrize("headers", BY_GRPC.values(), ids=BY_GRPC)
+def test_a_request_without_headers_came_by_grpc(headers: dict[str, Any]) -> None:
+    assert came_by_grpc(headers)
+
+
+def test_only_answers_over_grpc_say_that_no_more_come(folder: Path) -> None:
+    handler = MogFaceHandler()
+    handler.initialize(context(folder))
+    batch = context(folder, [BY_REST["HTTP/1.1"], BY_GRPC["one entry"], BY_REST["multipart"], BY_GRPC["no entry"]])
+    handler.handle([{"image": bytearray(PICTURE)}] * 3 + [{}], batch)
+    marks = [batch.get_response_headers(index).get("ts_stream_next") for index in range(4)]
+    assert marks == [None, "false", None, "false"]

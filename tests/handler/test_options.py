@@ -145,3 +145,61 @@ def test_no_number_gets_past_its_range(value: object) -> None:
     assert isinstance(taken, float)
     assert 0 <= taken <= 1
     assert not isinstance(value, bool)
+
+
+#: Values of any JSON type.
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+SOUND = st.fixed_dictionaries(
+    {},
+    optional={
+        "score_threshold": st.floats(0, 1),
+        "nms_threshold": st.floats(0, 1),
+        "max_faces": st.integers(1, 5000),
+        "order": st.sampled_from(["score", "size"]),
+        "min_face_size": st.floats(0, 100_000),
+        "canvas": st.sampled_from(["auto", "native", "480x640"]),
+        "landmarks": st.booleans(),
+        "crops": st.just(False),
+        "output": st.sampled_from(["json", "modelscope", "image"]),
+    },
+)
+
+
+@given(SOUND)
+def test_what_is_sound_is_taken_as_it_is_and_as_text(given: dict[str, object]) -> None:
+    taken = DEFAULTS.updated(given, CANVASES)
+    assert {name: getattr(taken, name) for name in given} == given
+    # Headers and parts of a form are text.
+    text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    assert DEFAULTS.updated(text, CANVASES) == taken
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), ANY, min_size=1, max_size=4))
+def test_any_values_are_taken_or_refused_in_a_short_message(given: dict[str, object]) -> None:
+    try:
+        taken = DEFAULTS.updated(given, CANVASES)
+    except InvalidOption as error:
+        taken, message = None, error.message
+    if taken is None:
+        assert any(message.startswith(name) for name in given)
+        assert len(message) < 250
+        return
+    assert DEFAULTS.updated({name: getattr(taken, name) for name in NAMES}, CANVASES) == taken
+
+
+def test_a_list_is_not_written_out_to_be_shown_shortened() -> None:
+    class Costly:
+        def __repr__(self) -> str:
+            raise AssertionError("it was written out")
+
+    with pytest.raises(InvalidOption, match="order is"):
+        DEFAULTS.updated({"order": [0] * 100 + [Costly()]}, CANVASES)
+
+
+def test_a_number_of_more_digits_than_python_writes_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="max_faces is a int too large to show"):
+        DEFAULTS.updated({"max_faces": 10**10_000}, CANVASES)

@@ -3,11 +3,14 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handler.config import Limits, Settings
-from handler.errors import InvalidImage, InvalidOption, InvalidRequest, MogFaceError, TooLarge
+from handler.errors import InvalidImage, InvalidOption, InvalidRequest, MogFaceError, RequestError, TooLarge
 from handler.options import NAMES, Options
 from handler.request import Parsed, Request, parse
 
@@ -155,7 +158,7 @@ MALFORMED: dict[str, object] = {
     "cut": b'{"image": "',
     "nothing": b"",
     "no UTF-8": b"\xff\xfe\xfa",
-    "too deep": b'{"image":' * 100_000,
+    "too deep": b'{"image":' * 9_000,
     "a number of too many digits": b'{"max_faces": ' + b"9" * 10_000 + b"}",
 }
 
@@ -253,3 +256,59 @@ def test_base64_may_come_in_lines() -> None:
     assert text.count("\n") > 2
     (image,) = parse(Request({"body": {"image": text}}, {}), SETTINGS).images
     assert image == bytes(range(256)) * 4
+
+
+@pytest.mark.parametrize("body", [b'{"images": [' + b"[]," * 20_000 + b"[]]}", b"[" * 20_000, b'{"a":{},' * 20_000])
+def test_a_json_body_of_many_values_is_refused_before_it_is_read(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loads(_: object) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(json, "loads", loads)
+    with pytest.raises(TooLarge, match=r"about \d\d,\d\d\d values: at most 10,000"):
+        read_json(body)
+
+
+def test_a_large_image_in_json_is_few_values() -> None:
+    data = bytes(range(256)) * 4_000
+    assert read_json(json.dumps({"image": base64.b64encode(data).decode()}).encode()).images == (data,)
+
+
+def test_images_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(*_: object, **__: object) -> None:
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setattr(base64, "b64decode", decode)
+    with pytest.raises(TooLarge, match="5 images came: at most 4"):
+        read_json({"images": [TEXT] * 5})
+
+
+def test_spaces_in_base64_take_no_memory_of_their_own() -> None:
+    text = " \n" * 500_000 + TEXT + "\r\t" * 500_000
+    tracemalloc.start()
+    try:
+        assert read_json({"image": text}).images == (BYTES,)
+        # Cut into words, each a string of its own, these would be twenty times as many.
+        words = 2 * len(text)
+        assert tracemalloc.get_traced_memory()[1] < words + 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["image", "images", "image2", "data", *NAMES, "other"]) | st.text(max_size=10),
+        st.binary(max_size=20) | st.text(max_size=20) | st.none() | st.floats() | st.lists(st.text(max_size=5)),
+        max_size=6,
+    ),
+    st.dictionaries(st.sampled_from(["X-Face-Order", "X-Face-Crops", "Content-Type", "X-Face-"]), st.text(max_size=9)),
+)
+def test_any_request_is_read_or_refused_in_a_short_message(fields: dict[str, object], headers: dict[str, str]) -> None:
+    try:
+        parsed = parse(Request(fields, headers), SETTINGS)
+    except RequestError as error:
+        parsed, message = None, error.message
+    if parsed is None:
+        assert 0 < len(message) < 600
+        return
+    assert 1 <= len(parsed.images) <= 4
+    assert parsed.several or len(parsed.images) == 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given as any_of
+from hypothesis import strategies as st
 from PIL import Image
 
 from handler import response as module
@@ -277,3 +279,47 @@ def test_numbers_are_short_however_many_digits_they_have() -> None:
         assert len(str(face["score"]).partition(".")[2]) <= 6
         np.testing.assert_allclose(face["box"], box, atol=0.0005001)
         np.testing.assert_allclose(face["score"], score, atol=0.0000005001)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
+def test_a_picture_that_cannot_be_sent_is_not_finished(format: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (400, 400, 3), np.uint8)
+    given = [answered(faces(400, 400), format, noise)]
+    whole = encode(given, False, with_options(output="image"), MODEL, 1)
+    assert Image.open(io.BytesIO(whole.body)).size == (400, 400)
+    with pytest.raises(TooLarge, match="over the limit of 50,000 bytes"):
+        encode(given, False, with_options(output="image"), MODEL, 1, limit=50_000)
+    with pytest.raises(DeadlineExceeded):
+        encode(given, False, with_options(output="image"), MODEL, 1, seconds=-1)
+
+
+def test_an_annotated_tiff_comes_back_without_loss() -> None:
+    given = [answered(faces(), "TIFF", np.zeros((240, 320, 3), np.uint8))]
+    assert encode(given, False, with_options(output="image"), MODEL, 1).content_type == "image/png"
+
+
+@any_of(
+    st.lists(
+        st.tuples(st.floats(0, 318, width=32), st.floats(0, 238, width=32), st.floats(0, 1, width=32), st.booleans()),
+        max_size=6,
+    ),
+    st.sampled_from(["json", "modelscope"]),
+    st.booleans(),
+)
+def test_any_faces_become_json_that_reads_back(
+    found: list[tuple[float, float, float, bool]], output: str, several: bool
+) -> None:
+    boxes = np.array([[x, y, x + 1, y + 1] for x, y, _, _ in found], np.float32).reshape(-1, 4)
+    scores = np.array(sorted((score for *_, score, _ in found), reverse=True), np.float32)
+    points = no_landmarks(len(found))
+    for row, (x, y, _, has) in enumerate(found):
+        if has:
+            points[row] = (x, y)
+    given = [answered(Detections(boxes, scores, points, 240, 320))]
+    options = with_options(output=output, landmarks=True)
+    content = read(encode(given, several, options, MODEL, 1).body)
+    one = content["results"][0] if several else content
+    read_back = [face["box"] for face in one["faces"]] if output == "json" else one["boxes"]
+    np.testing.assert_allclose(np.reshape(read_back, (-1, 4)), boxes, atol=0.00051)
+    landmarks = [face["landmarks"] for face in one["faces"]] if output == "json" else one["keypoints"]
+    assert [each is not None for each in landmarks] == [has for *_, has in found]

@@ -187,7 +187,7 @@ def _comparable(answer: httpx.Response) -> Any:
         ),
         ({"json": {"images": [b64(JPEG)], "output": "image"}}, 400, "invalid_option", "one image a request"),
         ({"content": encoded(Image.new("L", (9000, 6000)), "PNG")}, 413, "too_large", "54,000,000 pixels"),
-        ({"content": encoded(Image.new("I;16", (64, 64)), "PNG")}, 415, "unsupported_image", "over 8 bits"),
+        ({"content": encoded(Image.new("F", (64, 64)), "TIFF")}, 415, "unsupported_image", "signed or float"),
     ],
 )
 def test_errors_say_what_is_wrong_and_the_worker_lives(

@@ -114,7 +114,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 constraints: $(BIN)/python ## renew constraints/*.txt
 	$(BIN)/python -m pip install --quiet uv
 	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
-	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
+	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra heif --extra fuzz --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
 	  --output-file constraints/$$host.txt setup.cfg; done
 
 .PHONY: clean

@@ -107,7 +107,7 @@ class AsyncClient:
         return await self._answered(image, self._asked(options), wire.answer)
 
     async def picture(self, image: Picture, **options: Option) -> bytes:
-        """The image with its faces drawn on: PNG for PNG, GIF and BMP, else JPEG. Otherwise as :meth:`detect`."""
+        """The image with its faces drawn on: PNG for PNG, GIF, BMP and TIFF, else JPEG. Otherwise as :meth:`detect`."""
         if "output" in options:
             raise UsageError("option output: picture() sets it itself")
         return await self._answered(image, wire.options({**options, "output": "image"}), wire.picture)

@@ -22,7 +22,7 @@ from ts.metrics.metric_cache_errors import MetricsCacheKeyError
 from ts.metrics.metric_type_enum import MetricTypes
 from ts.torch_handler.base_handler import BaseHandler
 
-from handler import allocator, device, gpu_metrics, metrics
+from handler import allocator, artifacts, device, gpu_metrics, metrics
 from handler.config import FILE, Settings
 from handler.cuda import alive
 from handler.errors import ConfigError
@@ -64,6 +64,7 @@ class MogFaceHandler(BaseHandler):
         meter.add(metrics.WORKER_STARTS, 1)
         publisher = metrics.Publisher(meter, _sink(context.metrics)).start()
         settings = Settings.load(folder / FILE)
+        artifacts.check(folder)
         if gpu_id is not None and settings.device != "cpu":
             self._claim = device.claim(max(1, device.visible_gpus()), int(gpu_id))
             publisher.watch(gpu_metrics.claims)

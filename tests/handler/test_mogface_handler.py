@@ -19,7 +19,7 @@ from PIL import Image
 from ts.context import Context, RequestProcessor
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
-from handler import device, metrics, mogface_handler
+from handler import artifacts, device, metrics, mogface_handler
 from handler.config import FILE, Settings
 from handler.errors import ConfigError
 from handler.mogface_handler import MogFaceHandler, came_by_grpc
@@ -57,6 +57,8 @@ def _process_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def folder(tmp_path: Path, centerface_folder: Path, centerface_settings: Settings) -> Path:
     (tmp_path / "graphs").symlink_to(centerface_folder / "graphs")
     (tmp_path / FILE).write_text(centerface_settings.dump(), encoding="utf-8")
+    # Of its list there is a test of its own; here settings change.
+    (tmp_path / artifacts.FILE).write_text('{"files": {}}', encoding="utf-8")
     return tmp_path
 
 

@@ -281,6 +281,19 @@ def test_a_damaged_archive_never_becomes_ready(start: Start, workspace: Workspac
     (workspace.store / "damaged.mar").unlink()
 
 
+def test_a_changed_member_never_becomes_ready(start: Start, workspace: Workspace, centerface_mar: Path) -> None:
+    """One word of a setting, in an archive whose checksums are right again."""
+    changed = workspace.store / "changed.mar"
+    with zipfile.ZipFile(centerface_mar) as good, zipfile.ZipFile(changed, "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, good.read(name).replace(b"score_threshold: 0.5", b"score_threshold: 0.1"))
+    server = start("changed", wait=False)
+    with pytest.raises(NotReady, match=r"ArtifactError: detector\.yaml has sha256 \w{64}, artifacts\.json says"):
+        server.wait(["changed"], seconds=10)
+    server.stop()
+    changed.unlink()
+
+
 class _Malicious:
     """Makes a folder where it is unpickled."""
 

@@ -54,6 +54,9 @@ class Observer:
             answer = self._http.get(self._address)
             answer.raise_for_status()
         except httpx.HTTPStatusError as error:
+            if error.response.status_code >= 500:
+                # Of a proxy, whose server is away.
+                raise Unreachable(f"{self._address} answered with status {error.response.status_code}") from error
             raise BadAnswer(f"{self._address} answered with status {error.response.status_code}") from error
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise UsageError(f"--metrics {self._address}: {error}") from error

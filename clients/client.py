@@ -162,7 +162,7 @@ class AsyncClient:
         """Send an image until there is an answer or no use in sending it again."""
         async with self._slots:
             # Files are read and pixels compressed beside the loop.
-            data = image if isinstance(image, bytes) else await asyncio.to_thread(wire.encode, image)
+            data = image if isinstance(image, bytes) else await asyncio.to_thread(wire.encode, image, self._limit)
             if len(data) > self._limit:
                 raise TooLarge(f"the image has {len(data):,} bytes: at most {self._limit:,} are sent in one request")
             request = Request(data, options)
@@ -238,6 +238,7 @@ class Client:
             max_message_bytes=max_message_bytes,
         )
         self._loop = _shared_loop()
+        self._process = os.getpid()
 
     @property
     def retries(self) -> int:
@@ -270,6 +271,9 @@ class Client:
                 future.cancel()
 
     def _submitted(self, call: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if os.getpid() != self._process:
+            call.close()
+            raise UsageError("this Client was made before the process forked: make one in each process")
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     @staticmethod

@@ -136,7 +136,7 @@ class Management:
         Raises:
             Unavailable: it was not after ``seconds``; its type is not_ready.
         """
-        return self._until(model, None, seconds, lambda version: version.ready)
+        return self._until(model, "all", seconds, lambda version: version.ready)
 
     def scale(
         self, model: str, workers: int, *, version: str | None = None, wait: bool = True, timeout_s: float = 180.0
@@ -231,16 +231,17 @@ class Management:
             desc=f"waiting for {model}", unit="worker", miniters=0, delay=2, dynamic_ncols=True, disable=None
         ) as bar:
             while True:
-                found = self.describe(model, version or "all")
+                found = self.describe(model, version)
                 workers = [worker for each in found for worker in each.workers]
+                ready = sum(worker.ready for worker in workers)
                 bar.total = len(workers)
                 # Unlike refresh(), update() keeps to the delay: what is ready at once shows no bar.
-                bar.update(sum(worker.ready for worker in workers) - bar.n)
+                bar.update(ready - bar.n)
                 if all(map(done, found)):
                     return time.monotonic() - started
                 if time.monotonic() - started > seconds:
                     raise Unavailable(
-                        f"{model}: {bar.n} of {bar.total} workers are ready after {seconds:g} s; the server's "
+                        f"{model}: {ready} of {len(workers)} workers are ready after {seconds:g} s; the server's "
                         "logs/model_log.log says why",
                         type="not_ready",
                     )

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,10 @@ from clients.errors import BadAnswer, ClientError, InvalidImage, TooLarge, Unsup
 #: Errors of the image itself: the same image is not asked again for them.
 FINAL = (InvalidImage, TooLarge, UnsupportedImage)
 _FINAL = {kind("").type for kind in FINAL}
+#: Of every line.
+_BEGIN = b'{"path":'
+_UMASK = os.umask(0)
+os.umask(_UMASK)
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,7 @@ class Results:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
-            lines = self.path.read_bytes().splitlines(keepends=True)
+            lines = _lines(self.path.read_bytes())
         except OSError as error:
             raise UsageError(f"{self.path} cannot be read and written: {error.strerror or error}") from error
         try:
@@ -122,8 +127,8 @@ class Results:
 
     def _keep(self, lines: Sequence[bytes]) -> None:
         for number, line in enumerate(lines, 1):
-            if not line.endswith(b"\n"):
-                # The last one, cut when a run was killed.
+            if not line.endswith(b"\n") and line[: len(_BEGIN)] == _BEGIN[: len(line)]:
+                # The last one, cut when a run was killed. Any other text is not this command's to remove.
                 return
             try:
                 result = Result.parse(line)
@@ -146,7 +151,7 @@ class Results:
         wanted = {path: index for index, path in enumerate(paths)}
         order = sorted(self._order, key=lambda path: wanted.get(path, -1))
         if order != self._order:
-            lines = {json.loads(line)["path"]: line for line in self.path.read_bytes().splitlines(keepends=True)}
+            lines = {json.loads(line)["path"]: line for line in _lines(self.path.read_bytes())}
             self._replace([lines[path] for path in order])
             self._order = order
 
@@ -157,18 +162,33 @@ class Results:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._file.close()
+            self._file = None
             raise UsageError(f"{self.path} is being written by another run: wait for it, or choose another") from error
 
+        if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
+            # Another run put a new file in its place between the opening and the lock.
+            self._file.close()
+            self._open()
+
     def _replace(self, lines: Sequence[bytes]) -> None:
-        assert self._file is not None
-        self._file.close()
+        before = self._file
         with whole(self.path) as draft:
             draft.writelines(lines)
-        self._open()
+        # The old file's lock is kept until the new one is locked: no other run comes between them unseen.
+        try:
+            self._open()
+        finally:
+            if before is not None:
+                before.close()
 
     def __exit__(self, *reason: object) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """At line feeds alone, which are kept; splitlines() would also split at others that a file may hold."""
+    return re.findall(rb"[^\n]*\n|[^\n]+$", data)
 
 
 @contextlib.contextmanager
@@ -182,8 +202,8 @@ def whole(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private.
-        draft.chmod(0o644)
+        # mkstemp makes files private: a file keeps the mode it had, a new one has that of any other.
+        draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -98,7 +99,7 @@ class Request:
         return {"image": self.image, **{name: value.encode() for name, value in self.options.items()}}
 
 
-def encode(image: Picture) -> bytes:
+def encode(image: Picture, limit: int | None = None) -> bytes:
     """An image as the bytes of an encoded picture.
 
     Args:
@@ -107,14 +108,12 @@ def encode(image: Picture) -> bytes:
 
     Raises:
         UsageError: a file that cannot be read, or something that is no image.
+        TooLarge: a file of more than ``limit`` bytes, which is not read then.
     """
     if isinstance(image, bytes | bytearray | memoryview):
         return bytes(image)
     if isinstance(image, Path):
-        try:
-            return image.read_bytes()
-        except OSError as error:
-            raise UsageError(f"image {image} cannot be read: {error.strerror or error}") from error
+        return _file(image, limit)
     if isinstance(image, Image.Image):
         return _png(image)
     if isinstance(image, np.ndarray):
@@ -126,6 +125,19 @@ def encode(image: Picture) -> bytes:
     )
 
 
+def _file(path: Path, limit: int | None) -> bytes:
+    try:
+        said = path.stat()
+        # A pipe is waited for without end, a device read without end.
+        if not stat.S_ISREG(said.st_mode):
+            raise UsageError(f"image {path} is no regular file")
+        if limit is not None and said.st_size > limit:
+            raise errors.TooLarge(f"image {path} has {said.st_size:,} bytes: at most {limit:,} are sent in one request")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"image {path} cannot be read: {getattr(error, 'strerror', '') or error}") from error
+
+
 def _png(image: Image.Image) -> bytes:
     if image.mode not in _PNG_MODES:
         raise UsageError(
@@ -133,7 +145,10 @@ def _png(image: Image.Image) -> bytes:
         )
     data = io.BytesIO()
     # Most of the time that compression takes gains little: level 1 is some 5 times as fast as 6.
-    image.save(data, "PNG", compress_level=1, exif=image.getexif())
+    try:
+        image.save(data, "PNG", compress_level=1, exif=image.getexif())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"image cannot be written as PNG: {error}") from error
     return data.getvalue()
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
+
+from load_tests.arguments import add_target, count, positive
 
 _CENTERFACE = Path("model_store/centerface.mar")
 _BASE = Path("config.properties")
@@ -19,6 +22,8 @@ def main() -> int:
     for add in (_run, _sweep, _tune, _overhead, _client, _server, _network):
         add(verbs)
     given = parser.parse_args()
+    # What was started is stopped, whichever way this is told to end.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     from clients.errors import ClientError
     from handler.errors import MogFaceError
     from load_tests.launch import LoadFailed
@@ -37,8 +42,6 @@ def main() -> int:
 
 
 def _run(verbs: Any) -> None:
-    from load_tests.arguments import add_target
-
     verb = verbs.add_parser("run", help="load on a running server: closed loops of users, or arrivals at a rate")
     verb.add_argument(
         "--address",
@@ -46,12 +49,12 @@ def _run(verbs: Any) -> None:
         help="http:// or grpc://HOST:PORT; $MOGFACE_ADDRESS, else %(default)s",
     )
     add_target(verb)
-    verb.add_argument("--users", type=int, nargs="+", default=[], help="closed loops at once, one level each")
-    verb.add_argument("--rate", type=float, nargs="+", default=[], help="requests a second, one level each")
-    verb.add_argument("--seconds", type=float, default=20.0, help="of a level")
+    verb.add_argument("--users", type=count, nargs="+", default=[], help="closed loops at once, one level each")
+    verb.add_argument("--rate", type=positive, nargs="+", default=[], help="requests a second, one level each")
+    verb.add_argument("--seconds", type=positive, default=20.0, help="of a level")
     verb.add_argument("--output", type=Path, default=Path("build/load"), metavar="FOLDER")
-    verb.add_argument("--max-p99", type=float, metavar="MS", help="exit with 1 where a level's p99 is over it")
-    verb.add_argument("--min-rate", type=float, help="exit with 1 where no level answers so many a second")
+    verb.add_argument("--max-p99", type=positive, metavar="MS", help="exit with 1 where a level's p99 is over it")
+    verb.add_argument("--min-rate", type=positive, help="exit with 1 where no level answers so many a second")
     verb.add_argument(
         "--max-failures", type=float, default=0.0, metavar="SHARE", help="exit with 1 where more of a level fail"
     )
@@ -82,7 +85,7 @@ def _sweep(verbs: Any) -> None:
     verb.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="in all")
     verb.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8])
     verb.add_argument("--delays", type=int, nargs="+", default=[1, 20], help="ms")
-    verb.add_argument("--seconds", type=float, default=10.0, help="of a level of load; each point has up to three")
+    verb.add_argument("--seconds", type=positive, default=10.0, help="of a level of load; each point has up to three")
     verb.add_argument("--photographs", type=Path, metavar="FOLDER", help="to send")
     verb.add_argument("--any-answer", action="store_true", help="for weights that were never trained")
 
@@ -188,7 +191,7 @@ def _server(verbs: Any) -> None:
     verb.add_argument("--model", default="centerface")
     verb.add_argument("--users", type=int, nargs="+", default=[1, 8, 32])
     verb.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    verb.add_argument("--seconds", type=float, default=8.0, help="of a round")
+    verb.add_argument("--seconds", type=positive, default=8.0, help="of a round")
     verb.add_argument("--rounds", type=int, default=3, help="of each; medians are shown")
 
     def call(given: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 
@@ -19,6 +20,22 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any-answer", action="store_true", help="do not compare faces: weights that were never trained find none"
     )
+
+
+def positive(text: str) -> float:
+    """A number over 0 that is finite."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number over 0")
+    return number
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1")
+    return number
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -171,3 +171,20 @@ if child: os.waitpid(child, 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "asked\n" * 3
+
+
+def test_a_client_from_before_a_fork_says_so() -> None:
+    program = """
+import os
+from clients import Client, UsageError
+client = Client('http://127.0.0.1:1')
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    try: client.detect(b'image')
+    except UsageError as error: os.write(1, error.message.encode())
+    os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert "before the process forked" in done.stdout

@@ -161,3 +161,21 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
         file.writelines([b"sec", "ond"])  # type: ignore[list-item]
     assert path.read_bytes() == b"first"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b'{"a":1}', b"secret notes", b"notes\rmore\rlines", b'{"pat'[:1] + b"!"])
+def test_a_file_that_is_not_a_runs_own_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "victim.json"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match="choose another"), Results(file):
+        pass
+    assert file.read_bytes() == content
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "faces.jsonl"
+    file.write_bytes(b"{")
+    file.chmod(0o600)
+    with Results(file):
+        pass
+    assert file.stat().st_mode & 0o777 == 0o600

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -92,7 +93,7 @@ def test_a_pil_image_keeps_its_orientation() -> None:
     ("image", "message"),
     [
         (Path("/nowhere/a.jpg"), r"image /nowhere/a\.jpg cannot be read: No such file or directory"),
-        (Path("/"), "image / cannot be read: Is a directory"),
+        (Path("/"), "image / is no regular file"),
         ("a.jpg", r"image is a str: expected bytes, a pathlib\.Path, a PIL image or a uint8 array"),
         (np.zeros((4, 5, 3)), r"image is float64 \[4, 5, 3\]: an array must be uint8 \[H, W, 3\], RGB"),
         (np.zeros((4, 5), np.uint8), r"image is uint8 \[4, 5\]"),
@@ -236,3 +237,16 @@ def test_pictures_come_back_as_they_are(body: bytes) -> None:
 def test_what_is_no_picture(body: bytes) -> None:
     with pytest.raises(BadAnswer):
         wire.picture(200, body)
+
+
+def test_files_that_are_none_and_too_large_ones_are_not_read(tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large.jpg"
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UsageError, match="no regular file"):
+        wire.encode(pipe)
+    with pytest.raises(errors.TooLarge, match=r"has 1,099,511,627,776 bytes: at most 100"):
+        wire.encode(large, 100)
+    with pytest.raises(UsageError, match="cannot be read"):
+        wire.encode(Path("a\0b"))

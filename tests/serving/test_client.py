@@ -79,7 +79,8 @@ def error_of(call: Callable[[], object]) -> ClientError:
 
 def tiff() -> bytes:
     data = io.BytesIO()
-    Image.new("RGB", (64, 48)).save(data, "TIFF")
+    # Float samples: there is no rule by which they would be colours.
+    Image.new("F", (64, 48)).save(data, "TIFF")
     return data.getvalue()
 
 

@@ -83,7 +83,8 @@ test: $(VENV)/.dev ## every test, with branch coverage
 .PHONY: bench
 bench: $(VENV)/.dev build ## the figures of README.md, on this machine
 	$(BIN)/python -m load_tests overhead
-	$(BIN)/python -m load_tests rest
+	$(BIN)/python -m load_tests server
+	$(BIN)/python -m load_tests client
 	$(BIN)/python -m load_tests network
 
 .PHONY: check

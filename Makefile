@@ -52,7 +52,7 @@ $(VENV)/.tensorrt: $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	@$(call PIP,dev$(comma)load$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
+	@$(call PIP,dev$(comma)load$(comma)heif$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
 	@touch $@
 
 .PHONY: setup

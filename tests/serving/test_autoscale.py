@@ -97,7 +97,8 @@ def test_workers_follow_the_load(
             ended = time.monotonic()
         until(lambda: ready(server) == [True], 60, lambda: str(ready(server)))
         went = time.monotonic() - ended
-        assert "2 -> 1 workers" in log.read_text()
+        # It says so once the server has taken it, which may be done before it is said.
+        until(lambda: "2 -> 1 workers" in log.read_text(), 10, log.read_text)
         auto.send_signal(signal.SIGINT)
         assert auto.wait(timeout=30) == 0
     finally:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
+from typing import Any
 
 from PIL import Image
 
@@ -64,16 +65,21 @@ def _detect(options: argparse.Namespace) -> int:
     apart = [folder for folder in (options.pictures, options.crops) if folder]
     asked = sources(options.images, sys.stdin.buffer, apart)
     given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
-    with Client(
+    with _client(options, concurrency=options.concurrency) as client:
+        return detect(client, options.model, asked, given, written, sys.stdout.buffer)
+
+
+def _client(options: argparse.Namespace, **more: Any) -> Client:
+    """A client of the server that the flags name."""
+    return Client(
         options.address,
         options.model,
         version=options.model_version,
         token=options.token_file,
         management=options.management,
         timeout_s=options.timeout,
-        concurrency=options.concurrency,
-    ) as client:
-        return detect(client, options.model, asked, given, written, sys.stdout.buffer)
+        **more,
+    )
 
 
 def _models(options: argparse.Namespace) -> int:
@@ -124,15 +130,7 @@ def _health(options: argparse.Namespace) -> int:
 def _detection_s(options: argparse.Namespace) -> float:
     """Asks for the faces of a small grey picture; how long that took."""
     started = time.monotonic()
-    with Client(
-        options.address,
-        options.model,
-        version=options.model_version,
-        token=options.token_file,
-        management=options.management,
-        timeout_s=options.timeout,
-        retry=Retry(attempts=1),
-    ) as client:
+    with _client(options, retry=Retry(attempts=1)) as client:
         client.detect(Image.new("RGB", (_TINY, _TINY), "grey"))
     return time.monotonic() - started
 

@@ -1,4 +1,4 @@
-"""A real Prometheus, and the servers of tests/serving."""
+"""A real Prometheus, a real nginx, and the servers of tests/serving."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 from archive.server import Server
+from tests.deploy.nginx import behind, launch, nginx, untouched
 from tests.requirements import lacking
 from tests.serving.conftest import ROOT, centerface_mar, start, workspace
 
-__all__ = ["centerface_mar", "start", "workspace"]
+__all__ = ["behind", "centerface_mar", "launch", "nginx", "start", "untouched", "workspace"]
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -149,3 +150,37 @@ def test_onnx_runtime_without_cuda_is_refused(doubled: Path) -> None:
     """The real package of CPU hosts, asked for a GPU."""
     with pytest.raises(EnvironmentFault, match="CUDAExecutionProvider does not start here"):
         OrtEngine(doubled, CUDA, 1)
+
+
+_KEPT_OF_A_LARGE_RUN = """
+import sys
+from pathlib import Path
+import psutil, torch
+from handler import allocator
+from handler.engines.ort import KEPT, OrtEngine
+
+allocator.return_freed_memory()
+engine = OrtEngine(Path(sys.argv[1]), torch.device("cpu"), 1)
+
+def resident(side, times):
+    image = torch.zeros((1, side, side, 3), dtype=torch.uint8)
+    for _ in range(times):
+        engine.run({"image": image})
+    return psutil.Process().memory_info().rss
+
+assert 640 * 640 * 3 < KEPT < 960 * 960 * 3
+small = resident(640, 3)
+large = resident(1504, 1)
+again = resident(640, 3)
+print((large - small) / 1e6, (again - small) / 1e6)
+"""
+
+
+def test_the_memory_of_a_large_run_goes_back(centerface_folder: Path) -> None:
+    [graph] = centerface_folder.rglob("centerface.onnx")
+    done = subprocess.run(
+        [sys.executable, "-c", _KEPT_OF_A_LARGE_RUN, str(graph)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # Its activations are over 300 MB.
+    assert all(float(kept) < 100 for kept in done.stdout.split()), done.stdout

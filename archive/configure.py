@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any
 import psutil
 
 from archive import properties
-from archive.pack import DAMAGE, MANIFEST, read_artifacts, read_settings
-from handler import memory, plans
+from archive.presets import PRESETS, Preset, preset
+from archive.served import Archive, read_archive
 from handler.config import Settings
-from handler.errors import ArtifactError, ConfigError
+from handler.errors import ConfigError
+
+__all__ = ["PRESETS", "Archive", "Plan", "check", "configure", "memory_bytes", "read_archive"]
 
 #: What TorchServe 0.12 takes out of ``models={...}``; it reads past any other key without a word.
 HONOURED = (
@@ -35,45 +36,13 @@ _IGNORED = ("batch_size", "max_batch_delay", "min_workers", "max_workers", "resp
 _INT = 2**31 - 1
 _NUMBERS = ("job_queue_size", "max_request_size", "max_response_size", "token_expiration_min")
 _SWITCHES = ("disable_token_authorization", "enable_model_api", "disable_system_metrics", "install_py_dep_per_model")
+#: TorchServe's own values where a file has none.
+_QUEUE, _REQUEST_BYTES = "100", "6553500"
 _OUTSIDE_HEAP_MB = 200
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A kind of machine.
-
-    Attributes:
-        image_ms: the least time of a 640x640 image there.
-        ground: where that figure comes from.
-        workers: a GPU, or in all on a CPU.
-        gpu_memory_mb: of one card; 0 on a CPU.
-    """
-
-    image_ms: Mapping[str, float]
-    ground: str
-    workers: int
-    gpu_memory_mb: int = 0
-
-
-def _gpu(floor_ms: float, tflops: int, memory_gb: int) -> Preset:
-    # CenterFace is a hundredth of MogFace's work; on a GPU its time is launches.
-    return Preset(
-        {"mogface": floor_ms, "centerface": 1.0},
-        f"floor, not measured: 1.62 TFLOP an image over {tflops} TFLOP/s of dense FP16",
-        2,
-        memory_gb * 1000,
-    )
-
-
-PRESETS = {
-    "cpu": Preset({"mogface": 10_000.0, "centerface": 100.0}, "measured on two cores, rounded up", 1),
-    "t4": _gpu(25.0, 65, 16),
-    "a10": _gpu(13.0, 125, 24),
-    "a100": _gpu(5.2, 312, 40),
-    "h200": _gpu(2.1, 790, 141),
-}
 #: Memory of one worker in MB: measured on a CPU with one image at a time, rounded up.
 WORKER_MB = {"centerface": 500, "mogface": 2500}
 #: Of a card for one worker: CUDA's own and the weights, and activations an image of 640x640. Estimates.
@@ -81,59 +50,11 @@ _GPU_BASE_MB, _GPU_IMAGE_MB = 1500, 250
 #: A batch should not hold its first image longer than about so much.
 _BATCH_MS = 100.0
 _LARGEST_BATCH = 64
-
-
-@dataclass(frozen=True)
-class Archive:
-    """What configuration has to know of a .mar."""
-
-    file: str
-    name: str
-    version: str
-    settings: Settings
-    has_model_config: bool
-    #: GPU memory of one worker by its plans; 0 where it carries none, or their scratch is not recorded.
-    gpu_mb: int = 0
-
-
-def read_archive(mar: Path) -> Archive:
-    """Read a .mar's name, version, settings and what its plans need.
-
-    Raises:
-        ArtifactError: not an archive of this project.
-    """
-    artifacts = read_artifacts(mar)
-    try:
-        with zipfile.ZipFile(mar) as content:
-            manifest = json.loads(content.read(MANIFEST))["model"]
-            if not isinstance(manifest, dict):
-                raise ArtifactError(f"{mar}: {MANIFEST} has no model")
-            has_config = "configFile" in manifest or "model-config.yaml" in content.namelist()
-    except DAMAGE as error:
-        raise ArtifactError(f"{mar}: {MANIFEST} cannot be read: {error}") from error
-    settings = read_settings(mar)
-    return Archive(mar.name, artifacts["name"], artifacts["version"], settings, has_config, _plans_mb(mar, settings))
-
-
-def _plans_mb(mar: Path, settings: Settings) -> int:
-    """The most that a worker with the plans of one kind of GPU takes, by the memory formula."""
-    with tempfile.TemporaryDirectory() as scratch, zipfile.ZipFile(mar) as content:
-        for name in content.namelist():
-            if name.startswith(f"{plans.FOLDER}/") and name.endswith(".json"):
-                content.extract(name, scratch)
-        folders = sorted((Path(scratch) / plans.FOLDER).glob("*"))
-        needs = [
-            memory.need(
-                settings.detector,
-                plans.read(folder).values(),
-                settings.canvases,
-                settings.engine_batch,
-                recorded=memory.recorded(settings),
-            )
-            for folder in folders
-        ]
-    known = [each.total for each in needs if not each.unknown]
-    return -(-max(known) // _MB) if known else 0
+#: A request that waits longer has been given up by its caller: what the project's client waits, s.
+_CALLER_S = 130
+#: Of the heap beside requests, MB: what the front end took after load, 575 MB, and some answers on their way out.
+_HEAP_MB = 900
+_GIB = 1 << 30
 
 
 def memory_bytes() -> int:
@@ -152,11 +73,12 @@ class Plan:
 
     Attributes:
         preset: a key of PRESETS.
-        gpus: in this machine; 0 for the preset ``cpu``.
+        gpus: in this machine, or MIG instances; 0 for the preset ``cpu``.
         workers: a GPU, or in all on a CPU.
         batch: requests TorchServe hands to a worker at once.
         delay_ms: how long a batch waits for more of them.
         response_s: after which TorchServe kills a worker that has not answered.
+        mig: name of the MIG instances that the cards are cut into, such as ``1g.5gb``; empty where they are whole.
     """
 
     preset: str = "cpu"
@@ -165,16 +87,21 @@ class Plan:
     batch: int | None = None
     delay_ms: int = 1
     response_s: int = 120
+    mig: str = ""
 
     def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise ConfigError(f"preset is {self.preset!r}: expected one of {', '.join(PRESETS)}")
+        preset(self.preset, self.mig)
         if (self.preset == "cpu") != (self.gpus == 0):
             raise ConfigError(f"preset {self.preset} with {self.gpus} GPUs: cpu goes with 0, the others with 1 or more")
         for name, low in {"workers": 1, "batch": 1, "gpus": 0}.items():
             value = getattr(self, name)
             if value is not None and value < low:
                 raise ConfigError(f"{name} is {value}: expected {low} or more")
+
+    @property
+    def machine(self) -> Preset:
+        """What the preset's name means."""
+        return preset(self.preset, self.mig)
 
 
 def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) -> str:
@@ -188,14 +115,17 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
     Raises:
         ConfigError: every silent trap in the outcome, one a line.
     """
-    preset = PRESETS[plan.preset]
+    if wrong := _misread_numbers(base):
+        raise ConfigError("\n".join(wrong))
+    machine = plan.machine
     grounds = []
     models: dict[str, dict[str, dict[str, Any]]] = {}
+    under_way = workers_mb = patience = 0
     for archive in archives:
-        detector = archive.settings.detector
-        image_ms = preset.image_ms[detector]
-        workers = (plan.workers or preset.workers) * max(1, plan.gpus)
-        batch = plan.batch or _batch(image_ms, plan, archive.settings)
+        settings = archive.settings
+        image_ms = machine.image_ms[settings.detector]
+        workers = (plan.workers or machine.workers) * max(1, plan.gpus)
+        batch = plan.batch or _batch(image_ms, plan, settings)
         models.setdefault(archive.name, {})[archive.version] = {
             "minWorkers": workers,
             "maxWorkers": workers,
@@ -204,10 +134,16 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
             "responseTimeout": plan.response_s,
             "startupTimeout": 300,
         }
+        under_way += workers * batch
+        workers_mb += workers * WORKER_MB[settings.detector]
+        patience = max(patience, int(workers * _CALLER_S * 1000 / image_ms))
+        slower = ", which is slower than that" if plan.gpus and settings.precision == "fp32" else ""
         grounds += [
-            f"{archive.name}: {image_ms:g} ms an image ({preset.ground});",
-            f"  {workers} workers, about {WORKER_MB[detector]} MB of memory each"
-            + (f", {plan.gpus} GPUs" if plan.gpus else ""),
+            f"{archive.name}: {image_ms:g} ms an image ({machine.ground});",
+            f"  engine {settings.engine}, precision {settings.precision}{slower};",
+            f"  {workers} workers, about {WORKER_MB[settings.detector]} MB of memory each"
+            + (f", {plan.gpus} {'MIG instances' if plan.mig else 'GPUs'}" if plan.gpus else ""),
+            *([_on_card(archive, machine)] if plan.gpus else []),
             f"  batches of {batch}: {batch * image_ms:g} ms of network.",
         ]
     values = {**base, "models": json.dumps(models)}
@@ -216,10 +152,53 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
     if plan.gpus:
         values["number_of_gpu"] = str(plan.gpus)
     grounds.append("maxBatchDelay: a lone request waits it out in full, and a busy worker's queue fills by itself.")
-    problems = check(values, archives, plan.preset, plan.gpus)
+    comments = {"models": "\n".join(grounds)} | _front_end(values, under_way, patience, workers_mb)
+    problems = check(values, archives, plan.preset, plan.gpus, plan.mig)
     if problems:
         raise ConfigError("\n".join(problems))
-    return properties.render(values, {"models": "\n".join(grounds)})
+    return properties.render(values, comments)
+
+
+def _front_end(values: dict[str, str], under_way: int, patience: int, workers_mb: int) -> dict[str, str]:
+    """Set the queue and the heap that holds it; what each rests on.
+
+    Args:
+        values: to change.
+        under_way: requests that all workers hold at once.
+        patience: requests that are answered before their callers give up.
+        workers_mb: memory of all workers.
+    """
+    request_mb = int(values.get("max_request_size", _REQUEST_BYTES)) / _MB
+    # A busy server's next batches come out of the queue: less than one a worker, and batches would not fill.
+    wanted = max(min(int(values.get("job_queue_size", _QUEUE)), patience), under_way)
+    most_gib = (memory_bytes() - (workers_mb + _OUTSIDE_HEAP_MB) * _MB) // _GIB
+    room = int((most_gib * _GIB / _MB - _HEAP_MB) / request_mb) - under_way
+    queue = max(1, min(wanted, room))
+    heap_gib = math.ceil(((queue + under_way) * request_mb + _HEAP_MB) * _MB / _GIB)
+    others = [word for word in values.get("vmargs", "").split() if not word.startswith("-Xmx")]
+    values |= {"job_queue_size": str(queue), "vmargs": " ".join([f"-Xmx{heap_gib}g", *others])}
+    waiting = [
+        "Requests that wait for a worker, a model; one more is answered 503 at once.",
+        f"The workers' next batches take {under_way}; {patience} are answered before their callers, who wait "
+        f"{_CALLER_S} s, give up.",
+    ]
+    if queue < wanted:
+        waiting.append(f"More than {queue}, of {wanted} that would do, this machine's memory does not hold.")
+    held = f"{queue} requests that wait and {under_way} that workers have, of {request_mb:g} MB each"
+    return {"job_queue_size": "\n".join(waiting), "vmargs": f"The heap: {held}, and {_HEAP_MB} MB beside."}
+
+
+def _on_card(archive: Archive, machine: Preset) -> str:
+    need, ground = _gpu_need(archive)
+    return f"  {need:,} MB of GPU memory each ({ground}), of {machine.gpu_memory_mb:,}"
+
+
+def _gpu_need(archive: Archive) -> tuple[int, str]:
+    """GPU memory of one worker in MB, and what says so."""
+    if archive.gpu_mb:
+        return archive.gpu_mb, "by its plans"
+    # Whatever TorchServe hands over, so many images run together.
+    return _GPU_BASE_MB + _GPU_IMAGE_MB * archive.settings.engine_batch, "an estimate"
 
 
 def _batch(image_ms: float, plan: Plan, settings: Settings) -> int:
@@ -234,15 +213,22 @@ def _batch(image_ms: float, plan: Plan, settings: Settings) -> int:
     return batch
 
 
-def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = "cpu", gpus: int = 0) -> list[str]:
+def check(
+    values: Mapping[str, str], archives: Sequence[Archive], kind: str = "cpu", gpus: int = 0, mig: str = ""
+) -> list[str]:
     """What TorchServe would ignore or misread in this configuration, and what cannot work; empty if nothing.
 
     Args:
         values: of a config.properties.
         archives: of the model store it serves.
-        preset: the machine's kind.
+        kind: the machine's preset.
         gpus: how many it has.
+        mig: what its cards are cut into, if they are.
+
+    Raises:
+        ConfigError: no such machine.
     """
+    machine = preset(kind, mig)
     if not archives:
         return ["the model store holds no archive: run `mogface-archive build` first"]
     problems = [
@@ -266,41 +252,47 @@ def check(values: Mapping[str, str], archives: Sequence[Archive], preset: str = 
                 "TorchServe starts a worker a core, with batches of 1 and a delay of 100 ms"
             )
             continue
-        found = _entry_problems(entry, archive.settings, PRESETS[preset])
+        found = _entry_problems(entry, archive.settings, machine)
         problems += [f"{where}: {problem}" for problem in found]
         if not found:
             memory_mb += entry["maxWorkers"] * WORKER_MB[archive.settings.detector]
             a_gpu = -(-entry["maxWorkers"] // max(1, gpus))
-            # Whatever TorchServe hands over, so many images run together.
-            estimate = _GPU_BASE_MB + _GPU_IMAGE_MB * archive.settings.engine_batch
-            gpu_mb += a_gpu * (archive.gpu_mb or estimate)
-            grounds.append("by its plans" if archive.gpu_mb else "an estimate")
+            need, ground = _gpu_need(archive)
+            gpu_mb += a_gpu * need
+            grounds.append(ground)
         for key, limit in {"max_request_size": "bytes", "max_response_size": "response_bytes"}.items():
             needed = getattr(archive.settings.limits, limit)
-            given = values.get(key, "6553500")
+            given = values.get(key, _REQUEST_BYTES)
             if given.isdecimal() and int(given) <= needed:
                 shown = given if key in values else f"unset ({given})"
                 problems.append(f"{where}: {key} is {shown}, the archive takes {needed}")
     available = memory_bytes() // _MB
     if memory_mb > available:
         problems.append(
-            f"workers and front end need about {memory_mb:,} MB, this machine has {available:,}: fewer workers"
+            f"workers and front end need about {memory_mb:,} MB, this machine has {available:,}: fewer workers or "
+            "smaller batches"
         )
-    card = PRESETS[preset].gpu_memory_mb
+    card = machine.gpu_memory_mb
     if gpus and gpu_mb > card:
+        named = f"{kind} {mig}".strip()
         problems.append(
-            f"the workers of a GPU need about {gpu_mb:,} MB ({', '.join(grounds)}), preset {preset} has {card:,}: "
+            f"the workers of a GPU need about {gpu_mb:,} MB ({', '.join(grounds)}), preset {named} has {card:,}: "
             "fewer workers or a smaller engine_batch"
         )
     return problems
 
 
+def _misread_numbers(values: Mapping[str, str]) -> list[str]:
+    return [
+        f"{key} is {values[key]!r}: expected a whole number from 1 to {_INT}"
+        for key in _NUMBERS
+        if key in values and not (re.fullmatch(r"[0-9]{1,10}", values[key]) and 0 < int(values[key]) <= _INT)
+    ]
+
+
 def _server_problems(values: Mapping[str, str]) -> list[str]:
     """Keys of the server itself that it would misread, or not start with."""
-    problems = []
-    for key in _NUMBERS:
-        if key in values and not (re.fullmatch(r"[0-9]{1,10}", values[key]) and 0 < int(values[key]) <= _INT):
-            problems.append(f"{key} is {values[key]!r}: expected a whole number from 1 to {_INT}")
+    problems = _misread_numbers(values)
     for key in _SWITCHES:
         if values.get(key, "true") not in ("true", "false"):
             problems.append(f"{key} is {values[key]!r}: expected true or false, in small letters")
@@ -311,7 +303,7 @@ def _server_problems(values: Mapping[str, str]) -> list[str]:
         )
     if not problems:
         # Every request that waits lies in the front end's heap; a full one silences the whole server.
-        waiting = int(values.get("job_queue_size", "100")) * int(values.get("max_request_size", "6553500")) // _MB
+        waiting = int(values.get("job_queue_size", _QUEUE)) * int(values.get("max_request_size", _REQUEST_BYTES)) // _MB
         heap = _heap_mb(values) - _OUTSIDE_HEAP_MB
         if waiting > heap:
             problems.append(
@@ -321,7 +313,7 @@ def _server_problems(values: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset) -> list[str]:
+def _entry_problems(entry: Mapping[str, Any], settings: Settings, machine: Preset) -> list[str]:
     problems = [
         f"{key}: TorchServe ignores it; it honours {', '.join(HONOURED)}" for key in entry if key not in HONOURED
     ]
@@ -344,7 +336,7 @@ def _entry_problems(entry: Mapping[str, Any], settings: Settings, preset: Preset
             problems.append(f"{key} is {entry[key]}: expected 1 or more")
     if entry["minWorkers"] > entry["maxWorkers"]:
         problems.append(f"minWorkers {entry['minWorkers']} is over maxWorkers {entry['maxWorkers']}")
-    image_s = preset.image_ms[settings.detector] / 1000
+    image_s = machine.image_ms[settings.detector] / 1000
     if settings.deadline_s + settings.engine_batch * image_s >= entry["responseTimeout"]:
         problems.append(
             f"responseTimeout is {entry['responseTimeout']} s: images are begun up to {settings.deadline_s:g} s after "

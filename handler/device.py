@@ -18,6 +18,10 @@ import torch
 
 from handler.errors import EnvironmentFault
 
+#: As CUDA_VISIBLE_DEVICES, for workers alone: MIG instances by name, with which TorchServe's front end does not start.
+#: Of several a process sees the first, so each worker is shown the one that it claimed.
+INSTANCES = "MOGFACE_VISIBLE_DEVICES"
+
 
 def claims_folder() -> Path:
     """Where this user's claims lie."""
@@ -94,12 +98,16 @@ def _lock(path: Path) -> IO[str] | None:
     return file
 
 
+def visible() -> list[str] | None:
+    """The GPUs or MIG instances that are listed for this process, as they are named; None where nothing is said."""
+    listed = os.environ.get(INSTANCES) or os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if listed is None else [entry.strip() for entry in listed.split(",") if entry.strip()]
+
+
 def visible_gpus() -> int:
-    """GPUs this process may use, by CUDA_VISIBLE_DEVICES where it is set: TorchServe counts the same way."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if listed is None:
-        return torch.cuda.device_count()
-    return len([entry for entry in listed.split(",") if entry.strip()])
+    """How many there are of them; by CUDA_VISIBLE_DEVICES TorchServe counts the same way."""
+    listed = visible()
+    return torch.cuda.device_count() if listed is None else len(listed)
 
 
 def choose(setting: str, claimed: Claim | None) -> torch.device:
@@ -112,11 +120,15 @@ def choose(setting: str, claimed: Claim | None) -> torch.device:
     Raises:
         EnvironmentFault: a GPU is asked for and torch sees none.
     """
+    index = claimed.gpu if claimed else 0
+    if claimed and os.environ.get(INSTANCES) and setting != "cpu":
+        # Before anything asks CUDA, which reads it once.
+        os.environ["CUDA_VISIBLE_DEVICES"], index = (visible() or [])[index], 0
     available = torch.cuda.is_available()
     if setting == "cpu" or (setting == "auto" and not available):
         return torch.device("cpu")
     if not available:
         raise EnvironmentFault("device is 'cuda' in detector.yaml, but torch sees no GPU here")
-    device = torch.device("cuda", claimed.gpu if claimed else 0)
+    device = torch.device("cuda", index)
     torch.cuda.set_device(device)
     return device

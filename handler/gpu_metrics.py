@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -75,8 +74,8 @@ class Card:
                 self._refused.add(gauge)
 
     def _handle(self, gpu: int) -> Any:
-        listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-        name = str(gpu) if listed is None else [entry.strip() for entry in listed.split(",") if entry.strip()][gpu]
+        listed = device.visible()
+        name = str(gpu) if listed is None else listed[gpu]
         if name.isdecimal():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
         return self._nvml.nvmlDeviceGetHandleByUUID(name)

@@ -13,6 +13,7 @@ import pytest
 from archive import configure as module
 from archive import properties
 from archive.build import Workspace, export_centerface
+from archive.cli import main
 from archive.configure import PRESETS, Archive, Plan, check, configure, memory_bytes, read_archive
 from archive.engine import Order
 from archive.pack import Recipe, pack, read_settings
@@ -222,8 +223,81 @@ def test_more_memory_than_a_card_has_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_more_memory_than_the_machine_has_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"need about 44,[0-9]{3} MB, this machine has 16,000: fewer workers"):
+    # 16 workers, and a heap of 16 GiB for their 512 images of 30 MB.
+    with pytest.raises(ConfigError, match=r"need about 57,[0-9]{3} MB, this machine has 16,000: fewer workers"):
         configure(SHIPPED, [archive("mogface")], Plan("h200", 8))
+
+
+def front_end(values: dict[str, str]) -> tuple[int, str]:
+    return int(values["job_queue_size"]), values["vmargs"].split()[0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "archives", "memory_gb", "expected"),
+    [
+        # 13 images of ten seconds are answered while their callers wait; two are under way.
+        (Plan(), [archive("mogface")], 16, (13, "-Xmx2g")),
+        (Plan(), [archive("centerface")], 16, (100, "-Xmx4g")),
+        (Plan(), BOTH, 16, (100, "-Xmx4g")),
+        # Beside a worker and the front end itself there is room for 3 GiB: 77 images of 30 MB, 8 of them under way.
+        (Plan(), [archive("centerface")], 4, (69, "-Xmx3g")),
+        # Two workers with 4 each: the base's hundred is enough.
+        (Plan("t4", 1), [archive("mogface")], 64, (100, "-Xmx4g")),
+        # The next batches of 16 workers, and those that they are at.
+        (Plan("h200", 8), [archive("mogface")], 256, (512, "-Xmx30g")),
+        (Plan("h200", 8), [archive("mogface")], 64, (245, "-Xmx22g")),
+    ],
+)
+def test_the_queue_fills_the_next_batches_and_the_heap_holds_it(
+    plan: Plan, archives: list[Archive], memory_gb: int, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: memory_gb * GB)
+    values, _ = configured(plan, archives)
+    assert front_end(values) == expected
+    assert values["vmargs"].split()[1:] == SHIPPED["vmargs"].split()[1:]
+    assert check(values, archives, plan.preset, plan.gpus) == []
+
+
+def test_what_memory_takes_from_the_queue_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: 4 * GB)
+    text = configure(SHIPPED, [archive()], Plan())
+    assert "# More than 69, of 100 that would do, this machine's memory does not hold.\njob_queue_size=69\n" in text
+
+
+def test_numbers_of_the_base_that_are_none_are_named() -> None:
+    with pytest.raises(ConfigError, match="max_request_size is '30MB': expected a whole number"):
+        configure({**SHIPPED, "max_request_size": "30MB"}, BOTH, Plan())
+    # TorchServe's own take the place of those that are not there.
+    base = {key: value for key, value in SHIPPED.items() if key not in ("job_queue_size", "vmargs")}
+    values = properties.parse(configure(base, BOTH, Plan()))
+    assert (values["job_queue_size"], values["vmargs"]) == ("100", "-Xmx4g")
+
+
+@pytest.mark.parametrize(
+    ("preset", "mig", "image_ms", "memory_mb", "batch"),
+    [
+        ("a100", "1g.5gb", 36.4, 5_000, 2),
+        ("a100", "3g.20gb", 5.2 * 7 / 3, 20_000, 8),
+        ("h200", "7g.141gb", 2.1, 141_000, 32),
+    ],
+)
+def test_mig_instances_are_smaller_cards(
+    preset: str, mig: str, image_ms: float, memory_mb: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: 256 * GB)
+    plan = Plan(preset, 7, mig=mig)
+    assert plan.machine.image_ms["mogface"] == pytest.approx(image_ms)
+    assert plan.machine.gpu_memory_mb == memory_mb
+    text = configure(SHIPPED, [archive("mogface")], plan)
+    values = properties.parse(text)
+    entry = properties.models(values)["mogface"]["1.0"]
+    assert (entry["minWorkers"], entry["batchSize"], values["number_of_gpu"]) == (14, batch, "7")
+    assert "7 MIG instances" in text
+    assert f"on {mig[0]} sevenths of the card" in text
+    with pytest.raises(
+        ConfigError, match=rf"workers of a GPU need about .* MB \(an estimate\), preset {preset} {mig} has"
+    ):
+        configure(SHIPPED, [archive("mogface", engine_batch=600)], plan)
 
 
 def test_what_is_asked_is_written() -> None:
@@ -245,8 +319,13 @@ def test_gpus_of_an_earlier_machine_are_forgotten() -> None:
 def test_each_figure_has_its_ground() -> None:
     text = configure(SHIPPED, BOTH, Plan())
     comment = text[: text.index("models=")].rpartition("\n\n")[2]
+    assert "# The heap: 100 requests that wait and 10 that workers have, of 30 MB each, and 900 MB beside." in text
+    assert (
+        "batches take 10; 1300 are answered before their callers, who wait 130 s, give up.\njob_queue_size=100" in text
+    )
     for line in (
         "# centerface: 100 ms an image (measured on two cores, rounded up);",
+        "#   engine ort, precision fp32;",
         "#   1 workers, about 500 MB of memory each",
         "#   batches of 2: 20000 ms of network.",
         "# maxBatchDelay: a lone request waits it out",
@@ -254,10 +333,22 @@ def test_each_figure_has_its_ground() -> None:
         assert line in comment
 
 
+def test_a_precision_that_the_floor_is_not_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: 256 * GB)
+    text = configure(SHIPPED, [archive("mogface")], Plan("a10", 1))
+    assert "#   engine ort, precision fp32, which is slower than that;" in text
+    assert "#   1,750 MB of GPU memory each (an estimate), of 24,000" in text
+    text = configure(SHIPPED, [archive("mogface", engine="torch", precision="fp16")], Plan("a10", 1))
+    assert "#   engine torch, precision fp16;" in text
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "preset": ({"preset": "v100", "gpus": 1}, "preset is 'v100': expected one of cpu, t4"),
     "GPUs on a CPU": ({"gpus": 1}, "preset cpu with 1 GPUs: cpu goes with 0"),
     "no GPU": ({"preset": "t4"}, "preset t4 with 0 GPUs"),
+    "MIG on a CPU": ({"mig": "1g.5gb"}, "mig is '1g.5gb': expected the name of a GPU's MIG instance"),
+    "no MIG name": ({"preset": "a100", "gpus": 1, "mig": "8g.80gb"}, "mig is '8g.80gb': expected the name"),
+    "MIG over the card": ({"preset": "t4", "gpus": 1, "mig": "1g.20gb"}, "the whole card has 16,000 MB"),
     "negative GPUs": ({"preset": "t4", "gpus": -1}, "gpus is -1"),
     "no workers": ({"workers": 0}, "workers is 0: expected 1 or more"),
     "no batch": ({"batch": 0}, "batch is 0: expected 1 or more"),
@@ -331,3 +422,17 @@ def test_gpu_memory_is_counted_by_the_plans_an_archive_carries(mar: Path, worksp
     assert read_archive(mar).gpu_mb == 0
     problems = check(shipped({**ENTRY, "minWorkers": 40, "maxWorkers": 40}), [packed], "t4", 1)
     assert any(f"need about {40 * packed.gpu_mb:,} MB (by its plans)" in problem for problem in problems)
+
+
+def test_the_command_takes_mig_instances_and_checks_against_them(
+    mar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: 256 * GB)
+    output = tmp_path / "config.properties"
+    common = ["configure", "--store", str(mar.parent), "--preset", "a100", "--gpus", "2"]
+    written = ["--mig", "3g.20gb", "--base", str(ROOT / "config.properties"), "--output", str(output)]
+    assert main([*common, *written]) == 0
+    assert "2 MIG instances" in output.read_text()
+    assert main([*common, "--mig", "3g.20gb", "--check", str(output)]) == 0
+    # Two workers do not fit into 3 GB.
+    assert main([*common, "--mig", "1g.3gb", "--check", str(output)]) == 1

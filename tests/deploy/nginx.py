@@ -67,11 +67,13 @@ class Nginx:
         port: for TLS, on loopback.
         prefix: the folder that stands for the machine's: ``etc/nginx``, ``log``.
         token: of the caller alice.
+        run: the command line that it runs under.
     """
 
     port: int
     prefix: Path
     token: str
+    run: str
 
     @property
     def roots(self) -> Path:
@@ -117,6 +119,9 @@ class Nginx:
         credentials = grpc.ssl_channel_credentials(self.roots.read_bytes())
         options = [("grpc.max_send_message_length", 2 * LIMIT)]
         return grpc.secure_channel(f"localhost:{self.port}", credentials, options)
+
+    def reload(self) -> None:
+        shell(f"{self.run} -s reload", self.prefix)
 
     def lines(self) -> list[dict[str, Any]]:
         text = (self.prefix / "log" / "mogface.log").read_text(encoding="utf-8")
@@ -165,7 +170,9 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
         lacking("nginx", "no nginx on PATH: apt-get install nginx")
     with ExitStack() as stack:
 
-        def begin(rest: str, grpc_port: str, changes: Mapping[str, str] | None = None) -> Nginx:
+        def begin(
+            rest: str, grpc_port: str, changes: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+        ) -> Nginx:
             prefix = tmp_path_factory.mktemp("nginx")
             port = free_port()
             etc = prefix / "etc" / "nginx"
@@ -180,11 +187,14 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
                 shell(blocks(words).replace("/etc/nginx", str(etc)), prefix)
             conf = etc / "conf.d" / "mogface.conf"
             text = conf.read_text(encoding="utf-8")
+            servers = etc / "mogface" / "servers.conf"
+            place = servers.read_text(encoding="utf-8")
+            assert place.count("127.0.0.1:8080") == place.count("127.0.0.1:7070") == 1
+            place = place.replace("127.0.0.1:8080", rest).replace("127.0.0.1:7070", f"{host}:{grpc_port}")
+            servers.write_text(place, encoding="utf-8")
             here = {
                 "    listen [::]:443 ssl http2 default_server;\n": "",
                 "listen 443 ": f"listen 127.0.0.1:{port} ",
-                "127.0.0.1:8080": rest,
-                "127.0.0.1:7070": f"127.0.0.1:{grpc_port}",
                 "/var/log/nginx": f"{prefix}/log",
                 # So that what is too slow is seen in seconds.
                 "client_header_timeout 10s": "client_header_timeout 2s",
@@ -202,7 +212,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
             process = subprocess.Popen(run.split())
             stack.callback(process.wait, timeout=30)
             stack.callback(process.terminate)
-            started = Nginx(port, prefix, (prefix / "alice.token").read_text().strip())
+            started = Nginx(port, prefix, (prefix / "alice.token").read_text().strip(), run)
             deadline = time.monotonic() + 30
             while True:
                 try:

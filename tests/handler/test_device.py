@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import stat
 import subprocess
@@ -59,6 +60,33 @@ def workers() -> Iterator[list[Worker]]:
 
 def held_by(gpus: list[int], count: int) -> list[int]:
     return [gpus.count(gpu) for gpu in range(count)]
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_after_scaling_and_crashes_the_gpus_are_level_again(gpus: int, tmp_path: Path, workers: list[Worker]) -> None:
+    """As TorchServe does it: the last one started goes, and one that died is started again with its old number."""
+    chance = random.Random(gpus)
+
+    def scale(count: int) -> None:
+        while len(workers) > count:
+            workers.pop().kill()
+        while len(workers) < count:
+            # TorchServe's own counter goes on for ever.
+            workers.append(Worker(gpus, len(workers) * 7 % gpus, tmp_path))
+        held = counts(gpus, tmp_path)
+        assert sum(held) == count
+        assert max(held) - min(held) <= 1, held
+
+    for count in (gpus + 1, 1, 2 * gpus):
+        scale(count)
+    for victim in chance.sample(range(2 * gpus), gpus):
+        workers[victim].kill()
+        workers[victim] = Worker(gpus, 0, tmp_path)
+        assert counts(gpus, tmp_path) == [2] * gpus
+    # All at once, as where the machine ran out of memory.
+    for worker in workers:
+        worker.kill()
+    assert counts(gpus, tmp_path) == [0] * gpus
 
 
 def test_claims_of_real_processes_stay_balanced_however_they_end(tmp_path: Path, workers: list[Worker]) -> None:
@@ -205,6 +233,34 @@ def test_choose(
     assert current == ([torch.device(expected)] if expected != "cpu" else [])
     if held:
         held.release()
+
+
+@pytest.mark.parametrize(("setting", "shown"), [("auto", "MIG-b"), ("cuda", "MIG-b"), ("cpu", None)])
+def test_a_worker_is_shown_the_mig_instance_that_it_claimed(
+    setting: str, shown: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretended driver: CUDA counts what CUDA_VISIBLE_DEVICES says when it is first asked, and no more than one."""
+    monkeypatch.setenv("MOGFACE_VISIBLE_DEVICES", " MIG-a, MIG-b,")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    asked: list[str | None] = []
+
+    def is_available() -> bool:
+        asked.append(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return True
+
+    monkeypatch.setattr(torch.cuda, "is_available", is_available)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("CUDA would count the first instance alone"))
+    assert visible_gpus() == 2
+    first, second = claim(2, 0, tmp_path), claim(2, 0, tmp_path)
+    chosen = choose(setting, second)
+    # The variable that the test took away is not to stay changed.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.pop("CUDA_VISIBLE_DEVICES", ""))
+    assert chosen == torch.device("cpu" if shown is None else "cuda:0")
+    assert asked[:1] == ([shown])
+    assert visible_gpus() == 2
+    for each in (first, second):
+        each.release()
 
 
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

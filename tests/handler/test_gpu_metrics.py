@@ -43,6 +43,15 @@ def test_the_visible_card_is_read(listed: str, temperature: float, monkeypatch: 
 
 
 @pytest.mark.usefixtures("pynvml")
+def test_the_mig_instance_is_read_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOGFACE_VISIBLE_DEVICES", "GPU-fake-1,GPU-fake-0")
+    # What the worker itself was shown.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-fake-0")
+    assert readings(Card(0))["temperature_celsius", "0"] == 88
+    assert readings(Card(1))["temperature_celsius", "1"] == 51
+
+
+@pytest.mark.usefixtures("pynvml")
 def test_what_a_card_refuses_is_left_out_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

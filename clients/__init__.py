@@ -11,6 +11,7 @@ from clients.client import AsyncClient, Client
 from clients.errors import (
     BadAnswer,
     ClientError,
+    ClientFault,
     DeadlineMissed,
     InvalidImage,
     InvalidOption,
@@ -27,8 +28,9 @@ from clients.errors import (
     UsageError,
     WorkerDied,
 )
-from clients.management import Management, Version, Worker
+from clients.management import Management
 from clients.retry import Retry
+from clients.version import Version, Worker
 
 __all__ = [
     "LANDMARKS",
@@ -37,6 +39,7 @@ __all__ = [
     "BadAnswer",
     "Client",
     "ClientError",
+    "ClientFault",
     "DeadlineMissed",
     "Face",
     "InvalidImage",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from clients.errors import BadAnswer
+from clients.errors import BadAnswer, shown
 
 #: The order of ``Answer.landmarks``; right and left are the person's.
 LANDMARKS = ("right_eye", "left_eye", "nose", "mouth_right", "mouth_left")
@@ -191,8 +192,11 @@ def _count(value: object, where: str) -> int:
 
 
 def _number(value: object, where: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # JSON's integers may have any number of digits
+            number = float(value)
+            if math.isfinite(number):
+                return number
     return _bad(where, "a finite number", value)
 
 
@@ -203,7 +207,4 @@ def _numbers(value: object, count: int, where: str) -> list[float]:
 
 
 def _bad(where: str, expected: str, value: object) -> NoReturn:
-    shown = repr(value)
-    if len(shown) > _DIGITS:
-        shown = shown[:_DIGITS] + "..."
-    raise BadAnswer(f"{where} of the answer is {shown}: expected {expected}")
+    raise BadAnswer(f"{where} of the answer is {shown(value, _DIGITS)}: expected {expected}")

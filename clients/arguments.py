@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clients.errors import UsageError
 from clients.scaler import Policy
 
 if TYPE_CHECKING:
@@ -19,10 +20,23 @@ OPTIONS = ("score_threshold", "nms_threshold", "max_faces", "order", "min_face_s
 
 _CODES = """exit codes:
   0  done
-  1  an image failed, or the server is not ready
+  1  an image failed, the server is not ready, or something cannot be written
   2  wrong usage, or something that the server does not take of any image
   3  the server cannot be reached, refuses the token, or cannot do it now
   130  interrupted"""
+
+
+class _Version(argparse.Action):
+    """Looked up where it is asked for alone: it takes longer than all of the parser."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"mogface {version('mogface-serve')}")
+        except PackageNotFoundError as error:
+            raise UsageError("mogface-serve is not installed, and only an installed package has a version") from error
+        parser.exit()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,8 +47,9 @@ def parser() -> argparse.ArgumentParser:
         epilog=_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    root.add_argument("--version", action=_Version, nargs=0, help="say which one this is")
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for add in (_detect, _models, _health, _scale, _register, _unregister):
+    for add in (_detect, _watch, _models, _health, _scale, _register, _unregister):
         add(verbs)
     return root
 
@@ -86,6 +101,16 @@ def _detect(verbs: Verbs) -> None:
     written.add_argument("--format", choices=("jsonl", "table"), default="jsonl")
     written.add_argument("--pictures", type=Path, metavar="FOLDER", help="a copy of each image with its faces drawn in")
     written.add_argument("--crops", type=Path, metavar="FOLDER", help="each face as a 112x112 JPEG, aligned")
+    _options(verb)
+    verb.add_argument(
+        "--concurrency", type=_from(1, int), default=8, metavar="N", help="requests at once (%(default)s)"
+    )
+    verb.add_argument(
+        "--timeout", type=_from(0.001, float), default=130.0, metavar="S", help="for one answer (%(default)g)"
+    )
+
+
+def _options(verb: argparse.ArgumentParser) -> None:
     asked = verb.add_argument_group("what is asked; the server's own values where not given")
     asked.add_argument("--score-threshold", type=float, metavar="0..1")
     asked.add_argument("--nms-threshold", type=float, metavar="0..1")
@@ -94,11 +119,44 @@ def _detect(verbs: Verbs) -> None:
     asked.add_argument("--min-face-size", type=float, metavar="PX")
     asked.add_argument("--canvas", metavar="HEIGHTxWIDTH", help="or auto, native")
     asked.add_argument("--landmarks", action=argparse.BooleanOptionalAction)
+
+
+def _watch(verbs: Verbs) -> None:
+    verb = _server(verbs, "watch", "find the faces in live video, one JSON object a line and frame", inference=True)
+    verb.set_defaults(address=os.environ.get("MOGFACE_ADDRESS", "grpc://127.0.0.1:7070"))
     verb.add_argument(
-        "--concurrency", type=_from(1, int), default=8, metavar="N", help="requests at once (%(default)s)"
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="a camera's number, an address (rtsp://, http://, ...), a video file, or a folder of frames",
+    )
+    _model(verb)
+    frames = verb.add_argument_group("which frames are sent")
+    frames.add_argument("--fps", type=_from(0.001, float), metavar="F", help="at most so many a second and source")
+    frames.add_argument("--every", type=_from(1, int), default=1, metavar="N", help="of N frames the first")
+    frames.add_argument("--until", type=_from(0.001, float), metavar="S", help="the end, on each source's clock")
+    frames.add_argument(
+        "--live",
+        action="store_true",
+        help="play files at their own pace and drop frames where the server is slower, as of cameras",
+    )
+    frames.add_argument(
+        "--rate", type=_from(0.001, float), default=25.0, metavar="F", help="frames a second of folders (%(default)g)"
+    )
+    written = verb.add_argument_group("what is written")
+    written.add_argument("--output", type=Path, metavar="FILE", help="lines are added to it; else stdout")
+    written.add_argument("--video", type=Path, metavar="FOLDER", help="an annotated video of each source")
+    written.add_argument("--blur", action="store_true", help="in the videos make faces unrecognisable instead")
+    written.add_argument("--crops", type=Path, metavar="FOLDER", help="each face as a 112x112 JPEG, aligned")
+    _options(verb)
+    verb.add_argument(
+        "--concurrency", type=_from(1, int), default=8, metavar="N", help="frames of all sources at once (%(default)s)"
     )
     verb.add_argument(
-        "--timeout", type=_from(0.001, float), default=130.0, metavar="S", help="for one answer (%(default)g)"
+        "--quality", type=_from(1, int), default=90, metavar="1..100", help="of a frame's JPEG (%(default)s)"
+    )
+    verb.add_argument(
+        "--timeout", type=_from(0.001, float), default=30.0, metavar="S", help="for one answer (%(default)g)"
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterator
 
 import httpx
 
-from clients.errors import BadAnswer, Unavailable, Unreachable, UsageError
+from clients import room
+from clients.errors import BadAnswer, ServerFault, Unavailable, Unreachable, UsageError
 from clients.management import Management
 from clients.scaler import Observation, Policy, State, decide
 
@@ -41,6 +43,7 @@ class Observer:
 
         Raises:
             Unavailable: it does not answer.
+            ServerFault: it answers with a fault of its own.
             Refused: no such model, no valid token.
             UsageError: it gives no metrics.
             BadAnswer: what answers is no TorchServe.
@@ -50,6 +53,28 @@ class Observer:
             raise BadAnswer(
                 f"the server does not say how many requests wait for {self._model}: expected TorchServe 0.12"
             )
+        # TorchServe counts what named no version as of "default".
+        versions = {version.version} if self._version else {version.version, "default"}
+        totals = totals_of(self.metrics(), self._model, versions)
+        return Observation(
+            at=time.monotonic(),
+            wanted=version.min_workers,
+            workers=len(version.workers),
+            ready=sum(worker.ready for worker in version.workers),
+            pending=version.queue_length,
+            requests=totals[_REQUESTS],
+            queue_s=totals[_QUEUE] / 1e6,
+            busy_s=totals[_BUSY],
+        )
+
+    def metrics(self) -> str:
+        """What the metrics address says now, in Prometheus's format.
+
+        Raises:
+            Unreachable: it does not answer, or a proxy before it has no server.
+            BadAnswer: it answers with another status than 200.
+            UsageError: it is no address.
+        """
         try:
             answer = self._http.get(self._address)
             answer.raise_for_status()
@@ -62,19 +87,7 @@ class Observer:
             raise UsageError(f"--metrics {self._address}: {error}") from error
         except httpx.HTTPError as error:
             raise Unreachable(f"{self._address}: {error or type(error).__name__}") from error
-        # TorchServe counts what named no version as of "default".
-        versions = {version.version} if self._version else {version.version, "default"}
-        totals = totals_of(answer.text, self._model, versions)
-        return Observation(
-            at=time.monotonic(),
-            wanted=version.min_workers,
-            workers=len(version.workers),
-            ready=sum(worker.ready for worker in version.workers),
-            pending=version.queue_length,
-            requests=totals[_REQUESTS],
-            queue_s=totals[_QUEUE] / 1e6,
-            busy_s=totals[_BUSY],
-        )
+        return answer.text
 
     def __enter__(self) -> Observer:
         return self
@@ -93,6 +106,7 @@ def totals_of(text: str, model: str, versions: Collection[str]) -> dict[str, flo
 
     Raises:
         UsageError: there are no such totals: they are in TorchServe's log, or not declared.
+        BadAnswer: one of them is no number.
     """
     totals = dict.fromkeys((_REQUESTS, _QUEUE, _BUSY), 0.0)
     for name in totals:
@@ -108,8 +122,23 @@ def totals_of(text: str, model: str, versions: Collection[str]) -> dict[str, flo
             # TorchServe's names for them, and the handler's.
             of = labels.get("model_name", labels.get("model")), labels.get("model_version", labels.get("version"))
             if of[0] == model and of[1] in versions:
-                totals[match[1]] += float(match[3])
+                totals[match[1]] += number(match[3], match[1])
     return totals
+
+
+def number(text: str, name: str) -> float:
+    """A count out of a metrics text.
+
+    Raises:
+        BadAnswer: it is no finite number from 0 on, with the metric's name.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise BadAnswer(f"{name} of the server's metrics is {text!r}: expected a number of 0 or more")
+    return value
 
 
 def steps(now: int, wanted: int) -> Iterator[int]:
@@ -123,6 +152,28 @@ def steps(now: int, wanted: int) -> Iterator[int]:
     yield from range(now + step, wanted + step, step) if wanted != now else ()
 
 
+def scaling(management: Management, address: str, model: str, version: str | None = None) -> Callable[[int], None]:
+    """What has a model served by so many workers, without waiting for them; for :func:`autoscale`.
+
+    Args:
+        management: of the server.
+        address: of it: where the server is on this machine, its memory is looked at before a worker is added.
+        model: to scale.
+        version: of it; None is the default one.
+
+    Returns:
+        A call that raises ClientError: UsageError where there is no memory for one more.
+    """
+
+    def scale(workers: int) -> None:
+        [found] = management.describe(model, version)
+        if workers > len(found.workers):
+            room.require(address, found)
+        management.scale(model, workers, version=version, wait=False)
+
+    return scale
+
+
 def autoscale(
     observer: Observer,
     scale: Callable[[int], None],
@@ -130,34 +181,58 @@ def autoscale(
     say: Callable[[str], None],
     stopped: Callable[[float], bool],
     interval_s: float = 1.0,
+    revised: Callable[[Policy], Policy] = lambda policy: policy,
 ) -> None:
     """Follow the load until ``stopped``.
 
     Args:
         observer: of the model.
-        scale: has so many workers, without waiting for them.
+        scale: has so many workers, without waiting for them; UsageError where there is no room for one more, which
+            is said, and tried again when it is next needed.
         policy: what is wanted.
-        say: takes one line a change, and of what is in the way.
+        say: takes one line a change, also of another's, and of what is in the way.
         stopped: waits so many seconds; true ends the loop.
         interval_s: between two observations.
+        revised: before each of them, the policy that holds from then on. Its outages are waited through too.
 
     Raises:
         UsageError: an interval over ``up_after_s``.
-        ClientError: the server refuses, or cannot be reached when this begins; later outages are waited through.
+        ClientError: the server refuses, or cannot be reached when this begins; later outages and faults of the server
+            are waited through.
     """
     if interval_s > policy.up_after_s:
         raise UsageError(f"an interval of {interval_s:g} s shows nothing of the last {policy.up_after_s:g} s")
-    state = State()
-    state, _ = decide(policy, state, observer.observe())
-    troubled = False
+    first = observer.observe()
+    state, _ = decide(policy, State(), first)
+    # None where it is not known: of a call that failed the server may have taken all or nothing.
+    wanted: int | None = first.wanted
+    troubled, full = False, False
     while not stopped(interval_s):
         try:
+            policy = revised(policy)
             seen = observer.observe()
+            if wanted not in (None, seen.wanted):
+                say(
+                    f"{wanted} -> {seen.wanted} workers, not by this command: the server started anew, somebody scaled "
+                    "it, or a second scaler runs; run one scaler a model"
+                )
+            wanted = seen.wanted
             state, decision = decide(policy, state, seen)
             if decision.workers != seen.wanted:
-                scale(decision.workers)
-                say(f"{seen.wanted} -> {decision.workers} workers: {decision.reason}")
-        except Unavailable as error:
+                try:
+                    wanted = None
+                    scale(decision.workers)
+                except UsageError as error:
+                    # Nothing was sent.
+                    wanted = seen.wanted
+                    if not full:
+                        say(f"{seen.wanted} workers stay: {error.message}")
+                    full = True
+                else:
+                    full = False
+                    wanted = decision.workers
+                    say(f"{seen.wanted} -> {decision.workers} workers: {decision.reason}")
+        except (Unavailable, ServerFault) as error:
             if not troubled:
                 say(f"waiting for the server: {error.message}")
             troubled = True

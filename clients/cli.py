@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import sys
 import threading
@@ -16,13 +15,14 @@ from typing import Any
 
 from PIL import Image
 
-from clients import room
+from clients import http, room, streams
 from clients.arguments import OPTIONS, parser
-from clients.autoscale import Observer, autoscale, steps
+from clients.autoscale import Observer, autoscale, scaling, steps
 from clients.client import Client
-from clients.detect import Written, detect
+from clients.detect import detect
 from clients.errors import BadAnswer, ClientError, NotAuthorised, Unavailable, Unreachable, UsageError
-from clients.management import Management
+from clients.management import ALL, Management
+from clients.outputs import Written
 from clients.retry import Retry
 from clients.scaler import Policy
 from clients.sources import sources
@@ -38,25 +38,32 @@ _GONE_S = 1.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; its exit code, with the reason of any but 0 on the error stream."""
-    options = parser().parse_args(arguments)
+    streams.prepare()
+    name = "mogface"
     try:
-        return _VERBS[options.verb](options)
+        with streams.flushed():
+            options = parser().parse_args(arguments)
+            name = f"mogface {options.verb}"
+            return _VERBS[options.verb](options)
     except (NotAuthorised, Unavailable, BadAnswer) as error:
-        return _failed(options.verb, error, NO_SERVER)
+        return _failed(name, error, NO_SERVER)
     except ClientError as error:
-        return _failed(options.verb, error, USAGE)
+        return _failed(name, error, USAGE)
     except BrokenPipeError:
-        # Whoever read has enough. Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read has enough.
+        streams.give_up()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        return _failed(options.verb, error, FAILED)
+        if error.filename == streams.STDOUT:
+            streams.give_up()
+        told = f"{error.filename} cannot be read or written: {error.strerror}" if error.filename else error
+        return _failed(name, told, FAILED)
     except KeyboardInterrupt:
-        return _failed(options.verb, "interrupted", INTERRUPTED)
+        return _failed(name, "interrupted", INTERRUPTED)
 
 
-def _failed(verb: str, error: object, code: int) -> int:
-    print(f"mogface {verb}: {error}", file=sys.stderr)
+def _failed(name: str, error: object, code: int) -> int:
+    print(f"{name}: {error}", file=sys.stderr)
     return code
 
 
@@ -64,22 +71,46 @@ def _detect(options: argparse.Namespace) -> int:
     written = Written(options.output, options.format == "table", options.pictures, options.crops)
     apart = [folder for folder in (options.pictures, options.crops) if folder]
     asked = sources(options.images, sys.stdin.buffer, apart)
-    given = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     with _client(options, concurrency=options.concurrency) as client:
-        return detect(client, options.model, asked, given, written, sys.stdout.buffer)
+        return detect(client, options.model, asked, _given(options), written, sys.stdout.buffer)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    try:
+        from clients.watch import follow, reader, run, sources
+    except ImportError as error:
+        raise UsageError(f"watch needs the extra video: pip install '.[video]' ({error})") from error
+    watched = sources.sources(options.sources, options.live)
+    given = _given(options) | ({"crops": True} if options.crops else {})
+    return run.watch(
+        _server(options) | {"concurrency": options.concurrency},
+        watched,
+        reader.Reading(options.every, options.fps, options.until, options.rate),
+        follow.Sending(given, options.concurrency, quality=options.quality),
+        run.Written(options.output, options.video, options.crops, options.blur),
+    )
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """The server's options that have a value."""
+    return {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
 
 
 def _client(options: argparse.Namespace, **more: Any) -> Client:
     """A client of the server that the flags name."""
-    return Client(
-        options.address,
-        options.model,
-        version=options.model_version,
-        token=options.token_file,
-        management=options.management,
-        timeout_s=options.timeout,
-        **more,
-    )
+    return Client(**_server(options), **more)
+
+
+def _server(options: argparse.Namespace) -> dict[str, Any]:
+    """Arguments of a client of the server that the flags name."""
+    return {
+        "address": options.address,
+        "model": options.model,
+        "version": options.model_version,
+        "token": options.token_file,
+        "management": options.management,
+        "timeout_s": options.timeout,
+    }
 
 
 def _models(options: argparse.Namespace) -> int:
@@ -152,10 +183,14 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 def _scale(options: argparse.Namespace) -> int:
+    if options.model_version == ALL:
+        raise UsageError(
+            f"--model-version {ALL} is every one of {options.model}: each has workers of its own; name one"
+        )
     with Management(options.management, options.token_file) as management:
         if options.auto:
             return _autoscale(options, management)
-        [version] = management.describe(options.model, options.model_version)
+        version = management.version(options.model, options.model_version)
         now = max(version.min_workers, len(version.workers))
         if now == options.workers:
             if options.wait:
@@ -166,7 +201,7 @@ def _scale(options: argparse.Namespace) -> int:
         for workers in steps(now, options.workers):
             last = workers == options.workers
             if workers > now:
-                [version] = management.describe(options.model, options.model_version)
+                version = management.version(options.model, options.model_version)
                 room.require(options.management, version)
             management.scale(
                 options.model,
@@ -191,18 +226,11 @@ def _autoscale(options: argparse.Namespace, management: Management) -> int:
     if options.max is None:
         raise UsageError("--auto needs --max N: the most workers that the machine has room for")
     policy = Policy(options.min, options.max, options.goal_queue_ms, options.up_after, options.down_after)
+    http.require(options.metrics, "--metrics")
     ended = threading.Event()
     before = {each: signal.signal(each, lambda *_: ended.set()) for each in (signal.SIGINT, signal.SIGTERM)}
 
-    def scale(workers: int) -> None:
-        [version] = management.describe(options.model, options.model_version)
-        if workers > len(version.workers):
-            try:
-                room.require(options.management, version)
-            except UsageError as error:
-                say(f"{len(version.workers)} workers stay: {error.message}")
-                return
-        management.scale(options.model, workers, version=options.model_version, wait=False)
+    scale = scaling(management, options.management, options.model, options.model_version)
 
     def say(line: str) -> None:
         print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {options.model}: {line}", flush=True)
@@ -234,6 +262,7 @@ def _unregister(options: argparse.Namespace) -> int:
 
 _VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "detect": _detect,
+    "watch": _watch,
     "models": _models,
     "health": _health,
     "scale": _scale,

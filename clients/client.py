@@ -1,42 +1,32 @@
 """The client: an image in, its faces out, whatever lies between.
 
-AsyncClient is the one implementation; Client has the same surface for threads.
+AsyncClient and Client are two surfaces, for asyncio and for threads, of what ``clients.caller`` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import functools
-import itertools
+import inspect
 import os
-import random
-import threading
-import time
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clients import wire
+from clients import loop, wire
 from clients.answer import Answer
-from clients.errors import ClientError, NotAuthorised, TooLarge, UsageError
+from clients.caller import Caller
+from clients.errors import ClientError, UsageError
 from clients.retry import Retry
-from clients.token import Token
-from clients.transport import Transport, connector
-from clients.wire import Option, Picture, Request
+from clients.wire import Option, Picture
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., object])
 ADDRESS = "http://127.0.0.1:8080"
 MANAGEMENT = "http://127.0.0.1:8081"
 _RETRY = Retry()
-#: Another program may renew the token between this one's renewal and its next call.
-_RENEWALS = 3
-#: Images that ``detect_each`` holds for each of the calls that run together, so that a slow one, whose answer is
-#: waited for, does not idle the others.
-_AHEAD = 2
-_CLOSED = "the client is closed"
 
 
 class AsyncClient:
@@ -55,10 +45,7 @@ class AsyncClient:
         timeout_s: of each attempt, s; the server answers within its ``responseTimeout`` of 120.
         retry: when a request is sent again.
         concurrency: requests under way at once; the others wait here, in order.
-        max_message_bytes: of an image; the server's ``max_request_size``. Over gRPC also of an answer.
-
-    Attributes:
-        retries: how often requests were sent again, so far.
+        max_message_bytes: of an image, the server's ``max_request_size``; and of an answer.
 
     Raises:
         UsageError: an argument that cannot be right, a token file that cannot be read, gRPC stubs that are missing.
@@ -77,40 +64,48 @@ class AsyncClient:
         concurrency: int = 8,
         max_message_bytes: int = 30_000_000,
     ) -> None:
-        for name, value in {"concurrency": concurrency, "max_message_bytes": max_message_bytes}.items():
-            if value < 1:
-                raise UsageError(f"{name} is {value}: expected 1 or more")
-        if not 0 < timeout_s < float("inf"):
-            raise UsageError(f"timeout_s is {timeout_s}: expected seconds, over 0")
-        if not model:
-            raise UsageError("model is empty: expected a model's name, such as centerface")
-        self._connect = connector(address, model, version, timeout_s, concurrency, max_message_bytes)
-        self._transport: Transport | None = None
-        self._token = Token(token, management)
-        self._retry = retry
-        self._limit = max_message_bytes
-        self._slots = asyncio.Semaphore(concurrency)
-        self._ahead = _AHEAD * concurrency
-        self._closed = False
-        self.retries = 0
+        self._caller = Caller(
+            address,
+            model,
+            version=version,
+            token=token,
+            management=management,
+            timeout_s=timeout_s,
+            retry=retry,
+            concurrency=concurrency,
+            max_message_bytes=max_message_bytes,
+        )
+
+    @property
+    def retries(self) -> int:
+        """How often requests were sent again, so far."""
+        return self._caller.retries
 
     async def detect(self, image: Picture, **options: Option) -> Answer:
         """The faces of one image.
 
         Args:
-            image: see :func:`clients.wire.encode`.
-            options: as the server knows them, by name: ``score_threshold=0.5, crops=True``.
+            image: an encoded picture's bytes, the Path of its file, a PIL image, or an array [H, W, 3] uint8 RGB.
+            options: the server's, of which it has its own values where none are given:
+
+                score_threshold: 0..1; scores are over it.
+                nms_threshold: 0..1; boxes that overlap a stronger one by more go.
+                max_faces: 1..5000, cut after ``order``.
+                order: ``"score"`` or ``"size"``, falling.
+                min_face_size: px; faces whose box has less than its square as area are left out.
+                canvas: ``"auto"``, ``"native"`` or one of the archive's, such as ``"480x640"``: height x width, px,
+                    that the network runs at.
+                landmarks: whether each face has its five points.
+                crops: whether each face comes as a 112x112 JPEG too, aligned.
 
         Raises:
-            ClientError: see the tree in :mod:`clients.errors`.
+            ClientError: see the tree in :mod:`clients.errors`; no other exception.
         """
-        return await self._answered(image, self._asked(options), wire.answer)
+        return await self._caller.answered(image, self._caller.options(options), wire.answer)
 
     async def picture(self, image: Picture, **options: Option) -> bytes:
         """The image with its faces drawn on: PNG for PNG, GIF, BMP and TIFF, else JPEG. Otherwise as :meth:`detect`."""
-        if "output" in options:
-            raise UsageError("option output: picture() sets it itself")
-        return await self._answered(image, wire.options({**options, "output": "image"}), wire.picture)
+        return await self._caller.answered(image, _picture(options), wire.picture)
 
     def detect_each(
         self, images: Iterable[Picture] | AsyncIterable[Picture], **options: Option
@@ -122,17 +117,9 @@ class AsyncClient:
             options: of all of them; as for :meth:`detect`.
 
         Raises:
-            UsageError: the options cannot be sent. An image's own error takes its answer's place.
+            UsageError: the options cannot be sent. An image's own error, whatever it is, takes its answer's place.
         """
-        return self._each(images, self._asked(options))
-
-    def _asked(self, given: Mapping[str, Option]) -> dict[str, str]:
-        if self._closed:
-            raise UsageError(_CLOSED)
-        options = wire.options(given)
-        if options.get("output", "json") != "json":
-            raise UsageError(f"option output is {options['output']!r}: faces come as json; picture() gives the picture")
-        return options
+        return self._each(images, self._caller.options(options))
 
     async def _each(
         self, images: Iterable[Picture] | AsyncIterable[Picture], options: dict[str, str]
@@ -140,10 +127,10 @@ class AsyncClient:
         pending: deque[asyncio.Task[Answer | ClientError]] = deque()
         try:
             async for image in _iterated(images):
-                pending.append(asyncio.create_task(self._outcome(image, options)))
+                pending.append(asyncio.create_task(self._caller.outcome(image, options)))
                 # One turn of the loop starts the call before a slow iterable is asked for the next image.
                 await asyncio.sleep(0)
-                while pending and (len(pending) >= self._ahead or pending[0].done()):
+                while pending and (len(pending) >= self._caller.ahead or pending[0].done()):
                     yield await pending.popleft()
             while pending:
                 yield await pending.popleft()
@@ -152,54 +139,9 @@ class AsyncClient:
                 task.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
-    async def _outcome(self, image: Picture, options: dict[str, str]) -> Answer | ClientError:
-        try:
-            return await self._answered(image, options, wire.answer)
-        except ClientError as error:
-            return error
-
-    async def _answered(self, image: Picture, options: dict[str, str], read: Callable[[int, bytes], T]) -> T:
-        """Send an image until there is an answer or no use in sending it again."""
-        async with self._slots:
-            # Files are read and pixels compressed beside the loop.
-            data = image if isinstance(image, bytes) else await asyncio.to_thread(wire.encode, image, self._limit)
-            if len(data) > self._limit:
-                raise TooLarge(f"the image has {len(data):,} bytes: at most {self._limit:,} are sent in one request")
-            request = Request(data, options)
-            started = time.monotonic()
-            for attempt in itertools.count(1):
-                try:
-                    return await self._authorised(request, read)
-                except ClientError as error:
-                    if self._closed and error.retryable:
-                        raise UsageError(_CLOSED) from error
-                    delay = self._retry.delay(error, attempt, time.monotonic() - started, random.random())
-                    if delay is None:
-                        raise
-                self.retries += 1
-                await asyncio.sleep(delay)
-        raise AssertionError
-
-    async def _authorised(self, request: Request, read: Callable[[int, bytes], T]) -> T:
-        """One attempt; a refused token is renewed in it."""
-        if self._closed:
-            raise UsageError(_CLOSED)
-        # Made here, where the event loop runs that it belongs to.
-        transport = self._transport = self._transport or self._connect()
-        for _ in range(_RENEWALS):
-            token = self._token.value
-            try:
-                return read(*await transport.send(request, token))
-            except NotAuthorised:
-                if await asyncio.to_thread(self._token.renew, token) is None:
-                    raise
-        return read(*await transport.send(request, self._token.value))
-
     async def close(self) -> None:
         """Close the connections; calls under way end in an error."""
-        self._closed = True
-        if self._transport:
-            await self._transport.close()
+        await self._caller.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -208,6 +150,16 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _as(other: Callable[..., object]) -> Callable[[Method], Method]:
+    """Makes ``help()`` of a method say all that the other one's does, in one place."""
+
+    def documented(method: Method) -> Method:
+        method.__doc__ = f"{method.__doc__}\n\n{inspect.getdoc(other)}"
+        return method
+
+    return documented
 
 
 class Client:
@@ -226,7 +178,7 @@ class Client:
         concurrency: int = 8,
         max_message_bytes: int = 30_000_000,
     ) -> None:
-        self._client = AsyncClient(
+        self._caller = Caller(
             address,
             model,
             version=version,
@@ -237,32 +189,35 @@ class Client:
             concurrency=concurrency,
             max_message_bytes=max_message_bytes,
         )
-        self._loop = _shared_loop()
+        self._loop = loop.shared()
         self._process = os.getpid()
 
     @property
     def retries(self) -> int:
         """How often requests were sent again, so far."""
-        return self._client.retries
+        return self._caller.retries
 
+    @_as(AsyncClient.detect)
     def detect(self, image: Picture, **options: Option) -> Answer:
-        """As :meth:`AsyncClient.detect`."""
-        return self._result(self._submitted(self._client.detect(image, **options)))
+        """As :meth:`AsyncClient.detect`:"""
+        return self._result(self._submitted(self._caller.answered(image, self._caller.options(options), wire.answer)))
 
+    @_as(AsyncClient.picture)
     def picture(self, image: Picture, **options: Option) -> bytes:
-        """As :meth:`AsyncClient.picture`."""
-        return self._result(self._submitted(self._client.picture(image, **options)))
+        """As :meth:`AsyncClient.picture`:"""
+        return self._result(self._submitted(self._caller.answered(image, _picture(options), wire.picture)))
 
+    @_as(AsyncClient.detect_each)
     def detect_each(self, images: Iterable[Picture], **options: Option) -> Iterator[Answer | ClientError]:
-        """As :meth:`AsyncClient.detect_each`; ``images`` is read in the caller's thread."""
-        return self._each(images, self._client._asked(options))
+        """As :meth:`AsyncClient.detect_each`; ``images`` is read in the caller's thread:"""
+        return self._each(images, self._caller.options(options))
 
     def _each(self, images: Iterable[Picture], options: dict[str, str]) -> Iterator[Answer | ClientError]:
         pending: deque[concurrent.futures.Future[Answer | ClientError]] = deque()
         try:
             for image in images:
-                pending.append(self._submitted(self._client._outcome(image, options)))
-                while pending and (len(pending) >= self._client._ahead or pending[0].done()):
+                pending.append(self._submitted(self._caller.outcome(image, options)))
+                while pending and (len(pending) >= self._caller.ahead or pending[0].done()):
                     yield self._result(pending.popleft())
             while pending:
                 yield self._result(pending.popleft())
@@ -286,7 +241,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; calls under way end in an error."""
-        self._result(self._submitted(self._client.close()))
+        self._result(self._submitted(self._caller.close()))
 
     def __enter__(self) -> Client:
         return self
@@ -297,19 +252,10 @@ class Client:
         self.close()
 
 
-@functools.cache
-def _shared_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all of a process's Clients: gRPC's poller does not get on with several.
-
-    Its thread is a daemon: a client that nobody closed does not keep the program from ending.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="mogface-client", daemon=True).start()
-    return loop
-
-
-# A forked process has no such thread: its clients need a loop of their own.
-os.register_at_fork(after_in_child=_shared_loop.cache_clear)
+def _picture(options: dict[str, Option]) -> dict[str, str]:
+    if "output" in options:
+        raise UsageError("option output: picture() sets it itself")
+    return wire.options({**options, "output": "image"})
 
 
 async def _iterated(images: Iterable[Picture] | AsyncIterable[Picture]) -> AsyncIterator[Picture]:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from tqdm import tqdm
 
-from clients import draw
 from clients.answer import Answer
 from clients.client import Client
 from clients.errors import (
@@ -26,43 +23,19 @@ from clients.errors import (
     NotAuthorised,
     NotFound,
     Unreachable,
-    UsageError,
 )
-from clients.results import Result, Results, whole
+from clients.files import naming
+from clients.outputs import Files, Written, names_of
+from clients.results import Result, Results
 from clients.sources import Source
+from clients.streams import STDOUT
 from clients.wire import Option, Picture
 
 #: Errors that every image would meet: a run ends at the first.
 ENDING = (BadAnswer, InvalidOption, InvalidRequest, NotAuthorised, NotFound, Unreachable)
 #: Failed images that are told of on the error stream; all are in the results.
 _NAMED_FAILURES = 10
-#: Formats whose annotated picture keeps the file's name; others become PNG.
-_NAMED = (".jpg", ".jpeg", ".png")
 _ROW = "{:>6} {:>7} {:>11} {:>9}  {}"
-
-
-@dataclass(frozen=True)
-class Written:
-    """Where a run's results go.
-
-    Attributes:
-        output: file of results, to go on with; None for ``stdout``.
-        table: rows for people instead of JSON, on ``stdout`` alone.
-        pictures: folder of annotated pictures.
-        crops: folder of cut-out faces.
-
-    Raises:
-        UsageError: a table and an output file.
-    """
-
-    output: Path | None = None
-    table: bool = False
-    pictures: Path | None = None
-    crops: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.table and self.output:
-            raise UsageError("--format table is for stdout: a run goes on with a file of JSON lines alone")
 
 
 @dataclass
@@ -110,9 +83,9 @@ def detect(
 
     Raises:
         ClientError: one of ``ENDING``, which every image would meet, or a UsageError before anything is sent.
+        OSError: something that cannot be written, of more than one image, with its name.
     """
-    names = _names([source.path for source in asked])
-    files = _Files(written, names)
+    files = Files(written, names_of([source.path for source in asked]))
     if written.crops:
         options = {**options, "crops": True}
     with contextlib.ExitStack() as stack:
@@ -126,7 +99,7 @@ def detect(
             tqdm(total=len(asked), unit="image", disable=None, dynamic_ncols=True, file=sys.stderr)
         )
         if written.table:
-            out.write(_ROW.format("faces", "best", "size", "ms", "path").encode() + b"\n")
+            _tell(out, _ROW.format("faces", "best", "size", "ms", "path").encode() + b"\n")
         done = failed = 0
         try:
             for source, outcome in _outcomes(client, asked, kept, options, stop):
@@ -142,8 +115,7 @@ def detect(
                     if results:
                         results.add(result)
                     else:
-                        out.write(_row(result) if written.table else result.line())
-                        out.flush()
+                        _tell(out, _row(result) if written.table else result.line())
                 done += 1
                 if result.error is not None:
                     failed += 1
@@ -192,87 +164,10 @@ def _outcomes(
                 return
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The pictures and crops of a run."""
-
-    written: Written
-    names: Mapping[str, Path]
-
-    def __post_init__(self) -> None:
-        if self.written.pictures:
-            paths = [self._picture(path) for path in self.names]
-            twice = {str(path) for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else set()
-            if twice:
-                raise UsageError(f"two images would have the annotated picture {min(twice)}: rename one")
-
-    def keeps(self, result: Result, model: str) -> bool:
-        """Whether a result of an earlier run does: crops come with answers alone."""
-        if result.answer is None or result.path not in self.names:
-            return True
-        if result.answer.model.name != model:
-            raise UsageError(
-                f"{self.written.output} has answers of {result.answer.model.name}, and {model} is asked now: choose "
-                "another file"
-            )
-        return not (self.written.crops and any(face.landmarks for face in result.answer.faces)) or (
-            self._crops(result.path).is_dir()
-        )
-
-    def complete(self, source: Source, result: Result) -> bool:
-        """The annotated picture of an image that was answered in an earlier run, where it is not there yet.
-
-        Returns:
-            Whether it is there now, as far as it is wanted.
-        """
-        if self.written.pictures and result.answer and not self._picture(source.path).exists():
-            try:
-                self._draw(source, result.answer)
-            except UsageError as error:
-                print(f"mogface detect: {source.path}: {error.message}", file=sys.stderr)
-                return False
-        return True
-
-    def write(self, source: Source, outcome: Answer | ClientError) -> Answer | ClientError:
-        """What belongs to an answer, before its line is written; the error of a picture that cannot be drawn."""
-        if isinstance(outcome, ClientError):
-            return outcome
-        try:
-            if self.written.pictures:
-                self._draw(source, outcome)
-        except UsageError as error:
-            return error
-        if self.written.crops:
-            folder = self._crops(source.path)
-            for index, face in enumerate(outcome.faces):
-                if face.crop is not None:
-                    with whole(folder / f"{index:04}.jpg") as file:
-                        file.write(face.crop)
-        return outcome
-
-    def _draw(self, source: Source, answer: Answer) -> None:
-        path = self._picture(source.path)
-        drawn = draw.annotate(draw.upright(source.read()), answer)
-        with whole(path) as file:
-            file.write(draw.encode(drawn, lossless=path.suffix.lower() == ".png"))
-
-    def _picture(self, path: str) -> Path:
-        assert self.written.pictures is not None
-        name = self.names[path]
-        return self.written.pictures / (name if name.suffix.lower() in _NAMED else name.with_name(name.name + ".png"))
-
-    def _crops(self, path: str) -> Path:
-        assert self.written.crops is not None
-        return self.written.crops / self.names[path]
-
-
-def _names(paths: Sequence[str]) -> dict[str, Path]:
-    """Where each image's files go inside a folder: as the images lie under the folder that holds them all."""
-    files = {path: os.path.abspath(path if path != "-" else "stdin") for path in paths}
-    if not files:
-        return {}
-    top = os.path.commonpath([os.path.dirname(file) for file in files.values()])
-    return {path: Path(os.path.relpath(file, top)) for path, file in files.items()}
+def _tell(out: IO[bytes], line: bytes) -> None:
+    with naming(STDOUT):
+        out.write(line)
+        out.flush()
 
 
 def _row(result: Result) -> bytes:

@@ -23,6 +23,8 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _JPEG_QUALITY = 95
+#: libjpeg's JPEG_MAX_DIMENSION, px; over it, it complains on the error stream by itself.
+_JPEG_LARGEST = 65_500
 
 
 def upright(data: bytes) -> Image.Image:
@@ -73,9 +75,19 @@ def annotate(picture: Image.Image, answer: Answer) -> Image.Image:
 
 
 def encode(picture: Image.Image, lossless: bool) -> bytes:
-    """PNG, or JPEG."""
+    """PNG, or JPEG.
+
+    Raises:
+        UsageError: the format does not hold it: a JPEG has 65,500 px at most either way.
+    """
+    kind, size = "PNG" if lossless else "JPEG", f"{picture.width}x{picture.height} px"
+    if not lossless and max(picture.size) > _JPEG_LARGEST:
+        raise UsageError(f"{size} cannot be written as JPEG, which has {_JPEG_LARGEST} at most: name the image .png")
     data = io.BytesIO()
-    picture.save(data, "PNG" if lossless else "JPEG", quality=_JPEG_QUALITY)
+    try:
+        picture.save(data, kind, quality=_JPEG_QUALITY)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{size} cannot be written as {kind}: {error}") from error
     return data.getvalue()
 
 

@@ -16,7 +16,8 @@ ClientError
 │   ├── WorkerDied           500 worker_died        no answer was given; detection has no side effects
 │   └── Unreachable              unreachable        connection refused or lost, or no answer in time
 ├── ServerFault              5xx engine, internal   a fault of the server
-└── BadAnswer                    bad_answer         an answer that is not of the contract
+├── BadAnswer                    bad_answer         an answer that is not of the contract
+└── ClientFault                  client_fault       a fault of this client: ``__cause__`` is what it did not expect
 """
 
 from __future__ import annotations
@@ -163,3 +164,23 @@ class BadAnswer(ClientError):
     """An answer came that is not of the contract: another server, or one of another version."""
 
     _type = "bad_answer"
+
+
+class ClientFault(ClientError):
+    """An exception that this client does not know, of a library or of its own; ``__cause__`` has it."""
+
+    _type = "client_fault"
+
+
+def shown(value: object, length: int = 200) -> str:
+    """A value as a message shows it.
+
+    Args:
+        value: of any kind, also one that Python does not print: ``repr(10**5000)`` is a ValueError.
+        length: characters, after which it is cut.
+    """
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - a repr may raise anything
+        text = f"a {type(value).__name__} that cannot be shown ({error})"
+    return text if len(text) <= length else text[:length] + "..."

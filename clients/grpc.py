@@ -12,7 +12,7 @@ import grpc.aio
 from grpc import StatusCode
 
 from clients import wire
-from clients.errors import ClientError, NotFound, TooLarge, Unreachable, UsageError
+from clients.errors import BadAnswer, ClientError, NotFound, TooLarge, Unreachable, UsageError
 from clients.wire import Request
 
 try:
@@ -29,6 +29,8 @@ _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_b
 #: TorchServe's failures have its exception in the details' last line: ``org.pytorch.serve.http.BadRequestException``,
 #: ``InternalServerException.()``.
 _DETAILS = re.compile(r"(?s)(.*)\n[\w.]*?(\w+Exception)(?:\.\(\))?\s*")
+#: Of HTTP/2, in the details of a call whose stream the other side ended.
+_RESET = "RST_STREAM"
 _STATUS = {
     StatusCode.INVALID_ARGUMENT: 400,
     StatusCode.FAILED_PRECONDITION: 400,
@@ -77,6 +79,7 @@ class Grpc:
 
         Raises:
             ClientError: TorchServe itself refused the call or failed, or cannot be reached.
+            BadAnswer: what came is no message of TorchServe's.
         """
         message = PredictionsRequest(model_name=self._model, model_version=self._version, input=request.fields)
         metadata = None if token is None else (("authorization", f"Bearer {token}"),)
@@ -90,6 +93,9 @@ class Grpc:
                 raise
             # Nobody cancelled the caller: a channel that is closed cancels its calls.
             raise Unreachable(f"the channel to {self._target} was closed") from error
+        if reply is None:
+            # gRPC logs why it could not be read, and goes on.
+            raise BadAnswer(f"{self._target} answered with bytes that are no PredictionResponse: is it TorchServe?")
         return 200, reply.prediction
 
     async def close(self) -> None:
@@ -130,8 +136,13 @@ def translated(error: grpc.RpcError, address: str) -> ClientError:
             return wire.failure(None, "InvalidKeyException", text)
         case StatusCode.UNIMPLEMENTED:
             return NotFound(f"{address} does not offer TorchServe's inference service: is the port right?")
-        case StatusCode.RESOURCE_EXHAUSTED | StatusCode.CANCELLED if not type:
-            # A server that finds a message too large resets its stream, without a word.
+        case StatusCode.RESOURCE_EXHAUSTED if not type:
             return TooLarge(f"the request or its answer is over a limit of bytes: {text or code.name}")
+        case StatusCode.CANCELLED if _RESET in text:
+            # So does TorchServe where a message is too large, without a word.
+            return TooLarge(f"the request or its answer is over a limit of bytes: {text}")
+        case StatusCode.CANCELLED if not type:
+            # Anything on the way may end a call, as a proxy does that starts anew.
+            return Unreachable(f"{address} or a proxy before it gave the call up: {text or code.name}")
         case _:
             return wire.failure(_STATUS.get(code), type, text or code.name)

@@ -4,78 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any
 
 import httpx
 from tqdm import tqdm
 
-from clients import wire
-from clients.errors import BadAnswer, NotAuthorised, Refused, Unavailable, Unreachable, UsageError
+from clients import http, wire
+from clients.errors import BadAnswer, NotAuthorised, Refused, Unavailable, UsageError
 from clients.token import Token, authorization
+from clients.version import Version, read
 
 ADDRESS = "http://127.0.0.1:8081"
 _TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _PAGE = 100
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Worker:
-    """One process that runs a model.
-
-    Attributes:
-        id: TorchServe's own.
-        status: TorchServe's own: READY, or UNLOADING while it has not loaded the model.
-        pid: of its process; 0 while there is none.
-        gpu: whether it was given one.
-        memory: resident, bytes; 0 while unknown.
-    """
-
-    id: str
-    status: str
-    pid: int
-    gpu: bool
-    memory: int
-
-    @property
-    def ready(self) -> bool:
-        """Whether it answers requests."""
-        return self.status == "READY"
-
-
-@dataclass(frozen=True)
-class Version:
-    """One version of a model, as it is served.
-
-    Attributes:
-        name: of the model.
-        version: its own.
-        min_workers: that are kept.
-        max_workers: at most.
-        batch_size: requests that run together at most.
-        max_batch_delay_ms: that a batch waits for more requests, ms.
-        queue_length: requests that wait for a worker; None where the server does not say.
-        workers: its processes.
-    """
-
-    name: str
-    version: str
-    min_workers: int
-    max_workers: int
-    batch_size: int
-    max_batch_delay_ms: int
-    queue_length: int | None
-    workers: tuple[Worker, ...]
-
-    @property
-    def ready(self) -> bool:
-        """At least one worker, all of them ready. TorchServe's ``/ping`` says Healthy long before."""
-        return bool(self.workers) and all(worker.ready for worker in self.workers)
+#: Of an answer, bytes: a worker is described by less than one kilobyte.
+_LARGEST = 30_000_000
+#: TorchServe's word for every version of a model.
+ALL = "all"
 
 
 class Management:
@@ -92,14 +40,11 @@ class Management:
     """
 
     def __init__(self, address: str = ADDRESS, token: str | Path | None = None) -> None:
-        if not address.startswith(("http://", "https://")):
-            raise UsageError(f"management address {address!r}: expected http://HOST:PORT")
+        http.require(address, "management address")
         self._address = address
         self._token = Token(token, address, "management")
-        try:
-            self._http = httpx.Client(base_url=address, timeout=_TIMEOUT_S)
-        except httpx.InvalidURL as error:
-            raise UsageError(f"management address {address!r}: {error}") from error
+        with http.set_up():
+            self._http = httpx.Client(base_url=address, headers=http.HEADERS, timeout=_TIMEOUT_S)
 
     def models(self) -> list[str]:
         """Names of the models that are served."""
@@ -107,10 +52,10 @@ class Management:
         page: dict[str, str | int] = {"limit": _PAGE}
         while True:
             answer = self._call("GET", "/models", page)
-            names += [_read(model, "modelName", str) for model in _read(answer, "models", list)]
+            names += [read(model, "modelName", str) for model in read(answer, "models", list)]
             if "nextPageToken" not in answer:
                 return names
-            page["next_page_token"] = answer["nextPageToken"]
+            page["next_page_token"] = read(answer, "nextPageToken", str)
 
     def describe(self, model: str, version: str | None = None) -> list[Version]:
         """How a model is served: its default version, the one named, or with ``all`` every one.
@@ -121,11 +66,25 @@ class Management:
         answer = self._call("GET", _path(model, version))
         if not isinstance(answer, list):
             raise BadAnswer(f"{self._address} described {model} by a {type(answer).__name__}: expected a list")
-        return [_version(each) for each in answer]
+        if not answer or (len(answer) > 1 and version != ALL):
+            raise BadAnswer(f"{self._address} described {model} by {len(answer)} versions: expected one")
+        return [Version.parse(each) for each in answer]
+
+    def version(self, model: str, version: str | None = None) -> Version:
+        """How one version is served: the default one, or the one named.
+
+        Raises:
+            UsageError: ``all`` is asked for, which is not one.
+            NotFound: it is not served.
+        """
+        if version == ALL:
+            raise UsageError(f"version {version!r} is every one of {model}: name one of them")
+        [found] = self.describe(model, version)
+        return found
 
     def ready(self, model: str) -> bool:
         """Whether every version has at least one worker, and all are READY."""
-        return all(version.ready for version in self.describe(model, "all"))
+        return all(version.ready for version in self.describe(model, ALL))
 
     def wait(self, model: str, seconds: float = 180.0) -> float:
         """Until the model is ready, with a bar on the terminal.
@@ -136,7 +95,7 @@ class Management:
         Raises:
             Unavailable: it was not after ``seconds``; its type is not_ready.
         """
-        return self._until(model, "all", seconds, lambda version: version.ready)
+        return self._until(model, ALL, seconds, lambda version: version.ready)
 
     def scale(
         self, model: str, workers: int, *, version: str | None = None, wait: bool = True, timeout_s: float = 180.0
@@ -266,56 +225,26 @@ class Management:
     def _once(
         self, method: str, path: str, parameters: Mapping[str, str | int] | None, timeout_s: float, token: str | None
     ) -> Any:
-        try:
-            reply = self._http.request(method, path, params=parameters, headers=authorization(token), timeout=timeout_s)
-        except httpx.TimeoutException as error:
-            raise Unreachable(f"{self._address} gave no answer within {timeout_s:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(
-                f"{self._address} cannot be reached: {type(error).__name__} {error}: is the server running there?"
-            ) from error
-        if reply.status_code == 405:
+        if self._http.is_closed:
+            raise UsageError("this Management is closed")
+        with (
+            http.translated(self._address, timeout_s),
+            self._http.stream(
+                method, path, params=parameters, headers=authorization(token), timeout=timeout_s
+            ) as reply,
+        ):
+            status, body = reply.status_code, http.read(reply, _LARGEST)
+        if status == 405:
             raise Refused(
                 f"the server does not allow {method} {path}: to register and unregister models it needs "
                 "enable_model_api=true in its config.properties",
                 status=405,
             )
-        value = wire.json_of(reply.status_code, reply.content)
-        if not reply.is_success:
-            raise wire.failure(reply.status_code, "", reply.text[:200])
+        value = wire.json_of(status, body)
+        if not 200 <= status < 300:
+            raise wire.failure(status, "", wire.excerpt(body))
         return value
 
 
 def _path(model: str, version: str | None) -> str:
-    return "/models/" + "/".join(quote(part, safe="") for part in (model, version) if part)
-
-
-def _version(value: object) -> Version:
-    queue = value.get("jobQueueStatus") if isinstance(value, dict) else None
-    return Version(
-        name=_read(value, "modelName", str),
-        version=_read(value, "modelVersion", str),
-        min_workers=_read(value, "minWorkers", int),
-        max_workers=_read(value, "maxWorkers", int),
-        batch_size=_read(value, "batchSize", int),
-        max_batch_delay_ms=_read(value, "maxBatchDelay", int),
-        queue_length=None if queue is None else _read(queue, "pendingRequests", int),
-        workers=tuple(_worker(each) for each in _read(value, "workers", list)),
-    )
-
-
-def _worker(value: object) -> Worker:
-    return Worker(
-        id=_read(value, "id", str),
-        status=_read(value, "status", str),
-        pid=_read(value, "pid", int),
-        gpu=_read(value, "gpu", bool),
-        memory=_read(value, "memoryUsage", int),
-    )
-
-
-def _read(value: object, name: str, kind: type[T]) -> T:
-    found = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(found, kind):
-        raise BadAnswer(f"{name} of the server's description is {found!r}: expected {kind.__name__}")
-    return found
+    return wire.path("models", model, *([version] if version else []))

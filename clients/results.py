@@ -8,27 +8,26 @@ are put into the order of the images.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from clients.answer import Answer
 from clients.errors import BadAnswer, ClientError, InvalidImage, TooLarge, UnsupportedImage, UsageError
+from clients.files import naming, whole
 
 #: Errors of the image itself: the same image is not asked again for them.
 FINAL = (InvalidImage, TooLarge, UnsupportedImage)
 _FINAL = {kind("").type for kind in FINAL}
+#: Of every error's values.
+_ERRORS = tuple({"code": code, "type": str, "message": str} for code in (int, type(None)))
 #: Of every line.
 _BEGIN = b'{"path":'
-_UMASK = os.umask(0)
-os.umask(_UMASK)
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,15 @@ class Result:
         """
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadAnswer(f"the line is no JSON: {error}") from error
         if not isinstance(value, dict) or not isinstance(value.get("path"), str) or len(value) != 2:
             raise BadAnswer('expected {"path", "answer"} or {"path", "error"}')
         if "answer" in value:
             return cls(value["path"], Answer.parse(value["answer"]))
         told = value.get("error")
-        if not isinstance(told, dict) or set(told) != {"code", "type", "message"}:
-            raise BadAnswer('expected an error of "code", "type" and "message"')
+        if not isinstance(told, dict) or {name: type(told[name]) for name in told} not in _ERRORS:
+            raise BadAnswer('expected an error of "code", a number or null, and the texts "type" and "message"')
         return cls(value["path"], error=told)
 
     @property
@@ -142,8 +141,9 @@ class Results:
     def add(self, result: Result) -> None:
         """One more, on the disk before this returns, as far as this process can see to it."""
         assert self._file is not None
-        self._file.write(result.line())
-        self._file.flush()
+        with naming(self.path):
+            self._file.write(result.line())
+            self._file.flush()
         self._order.append(result.path)
 
     def arrange(self, paths: Sequence[str]) -> None:
@@ -151,7 +151,9 @@ class Results:
         wanted = {path: index for index, path in enumerate(paths)}
         order = sorted(self._order, key=lambda path: wanted.get(path, -1))
         if order != self._order:
-            lines = {json.loads(line)["path"]: line for line in _lines(self.path.read_bytes())}
+            # A last one without its end was being written when the disk was full.
+            whole_ones = [line for line in _lines(self.path.read_bytes()) if line.endswith(b"\n")]
+            lines = {json.loads(line)["path"]: line for line in whole_ones}
             self._replace([lines[path] for path in order])
             self._order = order
 
@@ -172,38 +174,23 @@ class Results:
 
     def _replace(self, lines: Sequence[bytes]) -> None:
         before = self._file
-        with whole(self.path) as draft:
+        # Where the path is a link, its file is the one to be replaced.
+        with whole(Path(os.path.realpath(self.path))) as draft:
             draft.writelines(lines)
         # The old file's lock is kept until the new one is locked: no other run comes between them unseen.
         try:
             self._open()
         finally:
             if before is not None:
-                before.close()
+                with naming(self.path):
+                    before.close()
 
     def __exit__(self, *reason: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with naming(self.path):
+                self._file.close()
 
 
 def _lines(data: bytes) -> list[bytes]:
     """At line feeds alone, which are kept; splitlines() would also split at others that a file may hold."""
     return re.findall(rb"[^\n]*\n|[^\n]+$", data)
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write beside ``path``; it takes its place when the block ends without an exception."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    draft = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes files private: a file keeps the mode it had, a new one has that of any other.
-        draft.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_UMASK)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

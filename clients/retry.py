@@ -45,5 +45,12 @@ class Retry:
         """
         if not error.retryable or attempt >= self.attempts:
             return None
-        wait = chance * min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
+        wait = chance * self._longest(attempt)
         return wait if elapsed_s + wait <= self.budget_s else None
+
+    def _longest(self, attempt: int) -> float:
+        try:
+            return min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
+        except OverflowError:
+            # Over the largest float, so over the cap; but times 0 it would still be 0.
+            return self.cap_s if self.base_s else 0.0

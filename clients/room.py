@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from clients.errors import UsageError
-from clients.management import Version
+from clients.version import Version
 
 _MEMORY = Path("/proc/meminfo")
 #: Of the largest worker's memory: a new one reads its archive while it loads.

@@ -21,7 +21,7 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from clients.errors import UsageError
+from clients.errors import BadAnswer, UsageError
 
 #: Busier than this the workers that stay would have no room for a burst.
 HIGHEST_USE = 0.8
@@ -78,6 +78,9 @@ class Observation:
         requests: that arrived, in total.
         queue_s: that requests of REST waited in the queue, in total.
         busy_s: that workers were with batches, in total.
+
+    Raises:
+        BadAnswer: a total that is no number from 0 on.
     """
 
     at: float
@@ -89,10 +92,19 @@ class Observation:
     queue_s: float
     busy_s: float
 
+    def __post_init__(self) -> None:
+        for name in ("requests", "queue_s", "busy_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadAnswer(f"{name} of the server's metrics is {getattr(self, name)}: expected 0 or more")
+
     @property
     def settled(self) -> bool:
         """Whether no worker is coming or going."""
         return self.wanted == self.workers == self.ready
+
+    def restarted_since(self, before: Observation) -> bool:
+        """Whether the server began to count anew, which any total that fell tells: others may have risen past."""
+        return self.requests < before.requests or self.queue_s < before.queue_s or self.busy_s < before.busy_s
 
 
 @dataclass(frozen=True)
@@ -192,7 +204,7 @@ def expected_queue_ms(workers: int, use: float, service_ms: float) -> float:
 def _since_change(state: State, now: Observation, since: float) -> tuple[Observation, ...]:
     """What of the past still counts: nothing from before a restart or another's change of the workers."""
     seen = state.seen
-    if seen and (seen[-1].workers != now.workers or seen[-1].requests > now.requests):
+    if seen and (seen[-1].workers != now.workers or now.restarted_since(seen[-1])):
         return ()
     # The last one from before the period stays: differences start there.
     outside = [index for index, each in enumerate(seen) if each.at <= since]

@@ -75,18 +75,26 @@ def sources(words: Sequence[str], stdin: IO[bytes], apart: Sequence[Path] = ()) 
         apart: folders that are written to: none may lie where images are looked for.
 
     Raises:
-        UsageError: a word that names nothing, or a folder of ``apart`` inside a searched one.
+        UsageError: a word that names nothing, a folder of ``apart`` inside a searched one, or a standard input that
+            cannot be read.
     """
     found: dict[str, Source] = {}
     for word in words:
         for path in _named(word):
             if path == STDIN:
                 if STDIN not in found:
-                    found[STDIN] = Source(STDIN, stdin.read())
+                    found[STDIN] = Source(STDIN, _all(stdin))
                 continue
             for source in _folder(path, apart) if os.path.isdir(path) else [Source(str(PurePath(path)))]:
                 found.setdefault(os.path.abspath(source.path), source)
     return list(found.values())
+
+
+def _all(stdin: IO[bytes]) -> bytes:
+    try:
+        return stdin.read()
+    except OSError as error:
+        raise UsageError(f"the standard input cannot be read: {error.strerror or error}") from error
 
 
 def _named(word: str) -> list[str]:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import httpx
 
-from clients import wire
+from clients import http, wire
 from clients.errors import NotAuthorised, Unreachable, UsageError
 
 VARIABLES = {"inference": "MOGFACE_TOKEN", "management": "MOGFACE_MANAGEMENT_TOKEN"}
 KEY_FILE = Path("key_file.json")
 _TIMEOUT_S = 30.0
+#: Of the management API's answer, which is empty where it renewed a token.
+_LARGEST = 1_000_000
 # TorchServe writes the file in place: one read in the middle of that sees half of it.
 _READS = 5
 _PAUSE_S = 0.05
@@ -68,6 +70,7 @@ class Token:
             NotAuthorised: the file's API key is refused too, or brings nothing new.
             UsageError: the file cannot be read.
             Unreachable: the management API does not answer.
+            TooLarge, BadAnswer: something else answers there.
         """
         with self._lock:
             if self._value != refused:
@@ -88,15 +91,21 @@ class Token:
     def _ask(self) -> None:
         address = f"{self._management}/token"
         headers = authorization(self._read("API"))
+        http.require(address, "management address")
+        with http.set_up():
+            asked = httpx.Client(headers=http.HEADERS | headers, timeout=_TIMEOUT_S)
         try:
-            reply = httpx.get(address, params={"type": self._api}, headers=headers, timeout=_TIMEOUT_S)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise Unreachable(
-                f"the token was refused, and {address}, which renews it, cannot be reached: {error}"
-            ) from error
-        if reply.status_code != 200:
-            wire.json_of(reply.status_code, reply.content)
-            raise NotAuthorised(f"{address} renewed no token: it answered {reply.status_code} {reply.text[:200]}")
+            with (
+                asked,
+                http.translated(address, _TIMEOUT_S),
+                asked.stream("GET", address, params={"type": self._api}) as reply,
+            ):
+                status, body = reply.status_code, http.read(reply, _LARGEST)
+        except Unreachable as error:
+            raise Unreachable(f"the token was refused, and {address}, which renews it: {error.message}") from error
+        if status != 200:
+            wire.json_of(status, body)
+            raise NotAuthorised(f"{address} renewed no token: it answered {status} {wire.excerpt(body)}")
 
     def _read(self, api: str) -> str:
         for _ in range(_READS - 1):
@@ -121,7 +130,7 @@ def key_of(path: Path, api: str = "inference") -> str:
         key = json.loads(path.read_bytes())[api]["key"]
     except OSError as error:
         raise UsageError(f"token file {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(
             f"token file {path} is no key_file.json of TorchServe with a key for {api}: {error!r}"
         ) from error

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from clients import http, wire
 from clients.errors import UsageError
 from clients.rest import Rest
 from clients.wire import Request
+
+#: gRPC counts in 32 bits.
+_GRPC_LARGEST = 2**31 - 1
 
 
 class Transport(Protocol):
@@ -31,17 +35,22 @@ def connector(
     """What makes the transport of an address, in the event loop that it is to be used in. Arguments as AsyncClient's.
 
     Raises:
-        UsageError: no address of a kind that is known, gRPC stubs that are missing, or roots that cannot be read.
+        UsageError: no address of a kind that is known, names that cannot be sent, gRPC stubs that are missing, or
+            roots that cannot be read.
     """
+    wire.path("predictions", model, version or "")
     try:
         parts = urlsplit(address)
         usable = bool(parts.hostname) and (parts.port is not None or parts.scheme in ("http", "https"))
     except ValueError as error:
         raise UsageError(f"address {address!r}: {error}") from error
     if usable and parts.scheme in ("http", "https"):
-        return lambda: Rest(address, model, version, timeout_s, concurrency)
+        http.require(address)
+        return lambda: Rest(address, model, version, timeout_s, concurrency, max_message_bytes)
     if usable and parts.scheme in ("grpc", "grpcs") and parts.path in ("", "/"):
-        # gRPC takes a moment to import, which users of REST need not wait for.
+        if max_message_bytes > _GRPC_LARGEST:
+            raise UsageError(f"max_message_bytes is {max_message_bytes}: gRPC has {_GRPC_LARGEST} at most")
+        # It takes a moment to import, which users of REST need not wait for.
         from clients.grpc import Grpc, tls
 
         credentials = tls() if parts.scheme == "grpcs" else None

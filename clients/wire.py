@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from PIL import Image
 
 from clients import errors
 from clients.answer import Answer
-from clients.errors import BadAnswer, ClientError, UsageError
+from clients.errors import BadAnswer, ClientError, UsageError, shown
 
 Uint8 = npt.NDArray[np.uint8]
 #: What is taken for an image: an encoded picture, a file of one, or pixels.
@@ -147,8 +148,8 @@ def _png(image: Image.Image) -> bytes:
     # Most of the time that compression takes gains little: level 1 is some 5 times as fast as 6.
     try:
         image.save(data, "PNG", compress_level=1, exif=image.getexif())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"image cannot be written as PNG: {error}") from error
+    except Exception as error:  # an image that was opened is decoded here, and damaged files raise nearly anything
+        raise UsageError(f"image cannot be written as PNG: {type(error).__name__}: {str(error)[:_SHOWN]}") from error
     return data.getvalue()
 
 
@@ -171,11 +172,26 @@ def _value(name: str, value: object) -> str:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, Real):
-        return str(value)
+        try:
+            value = str(value)
+        except ValueError as error:  # Python prints no integer of more than 4300 digits
+            raise UsageError(f"option {name} cannot be sent: {error}") from error
     # Headers hold no other characters; no option needs any.
     if isinstance(value, str) and value.isascii() and value.isprintable():
         return value
-    raise UsageError(f"option {name} is {value!r}: expected true or false, a number or ASCII text")
+    raise UsageError(f"option {name} is {shown(value)}: expected true or false, a number or ASCII text")
+
+
+def path(*names: str) -> str:
+    """The path of a model, or of whatever has these names.
+
+    Raises:
+        UsageError: a name that UTF-8 does not hold, such as a command line's odd bytes.
+    """
+    try:
+        return "/" + "/".join(quote(name, safe="") for name in names)
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{'/'.join(names)!r} cannot be sent: {error.reason}") from error
 
 
 def answer(status: int, body: bytes) -> Answer:
@@ -190,7 +206,7 @@ def answer(status: int, body: bytes) -> Answer:
     """
     value = json_of(status, body)
     if status != 200:
-        raise failure(status, "", _text(body))
+        raise failure(status, "", excerpt(body))
     return Answer.parse(value)
 
 
@@ -200,8 +216,8 @@ def picture(status: int, body: bytes) -> bytes:
         return body
     json_of(status, body)
     if status != 200:
-        raise failure(status, "", _text(body))
-    raise BadAnswer(f"the server answered with neither PNG nor JPEG but {_text(body)!r}")
+        raise failure(status, "", excerpt(body))
+    raise BadAnswer(f"the server answered with neither PNG nor JPEG but {excerpt(body)!r}")
 
 
 def json_of(status: int, body: bytes) -> Any:
@@ -215,7 +231,7 @@ def json_of(status: int, body: bytes) -> Any:
         value = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         if 200 <= status < 300:
-            raise BadAnswer(f"the server's answer is not JSON: {error}; it begins {_text(body)!r}") from error
+            raise BadAnswer(f"the server's answer is not JSON: {error}; it begins {excerpt(body)!r}") from error
         return None
     told = value.get("error", value) if isinstance(value, dict) else None
     if isinstance(told, dict) and {"code", "type", "message"} <= told.keys():
@@ -250,5 +266,6 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON number")
 
 
-def _text(body: bytes) -> str:
+def excerpt(body: bytes) -> str:
+    """How a body begins, for a message."""
     return body[:_SHOWN].decode("utf-8", errors="replace")

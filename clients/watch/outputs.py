@@ -18,7 +18,7 @@ from PIL import Image, ImageFilter
 from clients import draw
 from clients.answer import Answer
 from clients.errors import ClientError
-from clients.results import whole
+from clients.files import whole
 from clients.watch.follow import Seen
 
 _TIME_BASE = Fraction(1, 90_000)

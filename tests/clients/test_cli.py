@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,7 @@ def silent() -> Iterator[str]:
         (["scale", "--workers", "-1"], "expected 0 or more"),
         (["scale", "--workers", "1", "--auto"], "not allowed with"),
         (["unregister"], "model"),
+        (["version"], "invalid choice"),
     ],
 )
 def test_wrong_usage_is_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +85,18 @@ def test_wrong_usage_is_2(arguments: list[str], words: str, capsys: pytest.Captu
         (["scale", "--auto", "--max", "2", "--interval", "30"], "an interval of 30 s"),
         (["scale", "--auto", "--max", "2", "--up-after", "0"], "up_after_s is 0"),
         (["scale", "--auto"], "--max N"),
+        (["scale", "--workers", "2", "--model-version", "all"], "--model-version all is every one"),
+        (["scale", "--auto", "--max", "2", "--model-version", "all"], "name one"),
+        (["detect", "a.jpg", "--pictures", "a.jpg"], "--pictures a.jpg: a.jpg is no folder; choose another"),
+        (["detect", "a.jpg", "--crops", "a.jpg/b"], "--crops a.jpg/b: a.jpg is no folder; choose another"),
+        (["detect", "a.jpg", "--pictures", "out", "--crops", "./out"], "--pictures and --crops are both out"),
+        (["detect", "a.jpg", "--pictures", "."], "--pictures would write over the image a.jpg"),
+        (["detect", "a.jpg", "--address", "http://xn--:80"], "address 'http://xn--:80': "),
+        (["scale", "--auto", "--max", "2", "--metrics", "http://xn--:80"], "--metrics 'http://xn--:80': "),
+        (["scale", "--auto", "--max", "2", "--metrics", "a:1"], "--metrics 'a:1': "),
+        (["models", "--management", "http://a..b:1"], "management address 'http://a..b:1'"),
+        (["detect", "a.jpg", "--model", "\udcff"], r"'predictions/\udcff/' cannot be sent"),
+        (["unregister", "\udcff"], r"'models/\udcff' cannot be sent"),
     ],
 )
 def test_what_cannot_be_meant_is_2_and_told_in_one_line(
@@ -93,6 +107,13 @@ def test_what_cannot_be_meant_is_2_and_told_in_one_line(
     assert told.startswith(f"mogface {arguments[0]}: ")
     assert words in told
     assert told.count("\n") == 1
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"mogface {metadata.version('mogface-serve')}\n"
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
+import os
+import pydoc
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
 
-from clients import AsyncClient, Client, ClientError, Retry, TooLarge, Unreachable, UsageError
+from clients import Answer, AsyncClient, Client, ClientError, ClientFault, Retry, TooLarge, Unreachable, UsageError
+from clients.rest import Rest
+from handler.options import Options
+from tests.clients.test_answer import TEXT
 
 ONCE = Retry(attempts=1)
 #: Nothing listens there.
@@ -40,11 +46,20 @@ def test_addresses_that_are_none(address: str) -> None:
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("concurrency", 0), ("timeout_s", 0.0), ("timeout_s", float("inf")), ("max_message_bytes", 0), ("model", "")],
+    [
+        ("concurrency", 0),
+        ("timeout_s", 0.0),
+        ("timeout_s", float("inf")),
+        ("max_message_bytes", 0),
+        ("model", ""),
+        ("model", "\udcff"),
+        ("version", "\udcff"),
+    ],
 )
 def test_arguments_are_checked(argument: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=argument):
-        Client(**{argument: value})
+    for address in NOWHERE:
+        with pytest.raises(UsageError, match=argument if value != "\udcff" else "surrogates not allowed"):
+            Client(address, **{argument: value})
 
 
 @pytest.mark.parametrize("address", NOWHERE)
@@ -84,6 +99,61 @@ def test_an_images_own_error_takes_its_answers_place() -> None:
     with Client(NOWHERE[0], retry=ONCE, max_message_bytes=4) as client:
         outcomes = list(client.detect_each([b"image", Path("/nowhere/a.jpg"), b"img"]))
     assert [type(outcome) for outcome in outcomes] == [TooLarge, UsageError, Unreachable]
+
+
+class Odd(PosixPath):
+    """An image that raises what no image should."""
+
+    error: Exception
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), MemoryError(), OverflowError("large")])
+def test_an_exception_that_is_not_expected_is_its_images_own(error: Exception) -> None:
+    odd = Odd("odd.jpg")
+    odd.error = error
+
+    def check(outcomes: list[Any]) -> None:
+        assert [type(each) for each in outcomes] == [Unreachable, ClientFault, Unreachable]
+        assert outcomes[1].__cause__ is error
+        assert type(error).__name__ in outcomes[1].message
+
+    async def run() -> list[Any]:
+        async with AsyncClient(NOWHERE[0], retry=ONCE) as client:
+            with pytest.raises(ClientFault):
+                await client.detect(odd)
+            return [outcome async for outcome in client.detect_each([b"a", odd, b"b"])]
+
+    check(asyncio.run(run()))
+    with Client(NOWHERE[0], retry=ONCE) as client:
+        for call in (client.detect, client.picture):
+            with pytest.raises(ClientFault):
+                call(odd)
+        check(list(client.detect_each([b"a", odd, b"b"])))
+
+
+def test_a_transport_that_raises_anything_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a library raises one day: the kind, not the cases that are known."""
+
+    async def send(self: Rest, request: Any, token: Any) -> tuple[int, bytes]:
+        if request.image == b"odd":
+            raise ZeroDivisionError
+        return 200, TEXT.encode()
+
+    monkeypatch.setattr(Rest, "send", send)
+    with Client(NOWHERE[0], retry=ONCE) as client:
+        outcomes = list(client.detect_each([b"a", b"odd"] * 20))
+    assert [type(each) for each in outcomes] == [Answer, ClientFault] * 20
+
+
+def test_help_says_every_option() -> None:
+    """Those that the server knows, but for ``output``, which the methods set."""
+    for method in (Client.detect, AsyncClient.detect):
+        text = pydoc.render_doc(method)
+        for option in dataclasses.fields(Options):
+            assert (f"{option.name}: " in text) == (option.name != "output"), option.name
 
 
 def test_images_are_taken_as_they_are_needed(silent: int) -> None:

@@ -107,6 +107,13 @@ def test_an_answer_of_another_picture_is_refused() -> None:
         annotate(Image.new("RGB", (120, 100)), answer(100, 120))
 
 
+def test_a_format_that_does_not_hold_the_picture_says_so() -> None:
+    wide = Image.new("RGB", (66_000, 2))
+    with pytest.raises(UsageError, match="66000x2 px cannot be written as JPEG"):
+        encode(wide, lossless=False)
+    assert Image.open(io.BytesIO(encode(wide, lossless=True))).size == (66_000, 2)
+
+
 def test_formats() -> None:
     picture = Image.new("RGB", (12, 10))
     assert encode(picture, lossless=True).startswith(b"\x89PNG")

@@ -26,6 +26,7 @@ TREE = {
     "Unreachable": ("Unavailable", None, "unreachable", True),
     "ServerFault": ("ClientError", 500, "internal", False),
     "BadAnswer": ("ClientError", None, "bad_answer", False),
+    "ClientFault": ("ClientError", None, "client_fault", False),
 }
 
 
@@ -44,6 +45,19 @@ def test_nothing_is_missing_from_it() -> None:
         name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__
     }
     assert defined == {*TREE, "ClientError"}
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_any_value_is_shown() -> None:
+    assert errors.shown("a") == "'a'"
+    assert errors.shown([1] * 1000, 5) == "[1, 1..."
+    assert errors.shown(10**5000).startswith("a int that cannot be shown (Exceeds the limit")
+    assert errors.shown([10**5000]).startswith("a list that cannot be shown")
+    assert errors.shown(Unprintable()) == "a Unprintable that cannot be shown (no)"
 
 
 def test_another_process_gets_the_whole_error() -> None:

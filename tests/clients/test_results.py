@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clients.errors import InvalidImage, QueueFull, ServerFault, TooLarge, UnsupportedImage, UsageError
-from clients.results import Result, Results, whole
+from clients.results import Result, Results
 from tests.clients.test_draw import answer
 
 FOUND = answer(100, 80, (1, 2, 3, 4))
@@ -123,6 +125,9 @@ def test_what_is_not_to_be_kept(tmp_path: Path) -> None:
         (b'{"path": "a"}\n{}\n', "line 1: expected"),
         (b'{"path": "a", "answer": {}}\n\n', "line 1: the answer has no 'model'"),
         (b'{"path": "a", "error": {"code": 1}}\n\n', "line 1: expected an error"),
+        (b'{"path": "a", "error": {"code": "1", "type": "a", "message": "b"}}\n\n', "line 1: expected an error"),
+        (b'{"path": "a", "error": {"code": 1, "type": [], "message": "b"}}\n\n', "line 1: expected an error"),
+        (b"[" * 100_000 + b"\n", "line 1: the line is no JSON"),
     ],
 )
 def test_a_file_of_something_else_is_not_touched(tmp_path: Path, content: bytes, words: str) -> None:
@@ -153,16 +158,6 @@ def test_a_folder_or_a_pipe_is_no_output(tmp_path: Path) -> None:
             pass
 
 
-def test_files_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "picture.jpg"
-    with whole(path) as file:
-        file.write(b"first")
-    with pytest.raises(TypeError, match="bytes-like"), whole(path) as file:
-        file.writelines([b"sec", "ond"])  # type: ignore[list-item]
-    assert path.read_bytes() == b"first"
-    assert list(path.parent.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("content", [b'{"a":1}', b"secret notes", b"notes\rmore\rlines", b'{"pat'[:1] + b"!"])
 def test_a_file_that_is_not_a_runs_own_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "victim.json"
@@ -179,3 +174,48 @@ def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
     with Results(file):
         pass
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    """Both where lines are dropped and where they are put into order, which replace the file."""
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "faces.jsonl", tmp_path / "faces.jsonl"
+    link.symlink_to("elsewhere/faces.jsonl")
+    for _ in range(2):
+        with Results(link) as results:
+            for name in {"b", "a"} - set(results.kept):
+                results.add(Result.of(name, FOUND))
+            results.add(Result.of("full", QueueFull("-")))
+            results.arrange(["a", "full", "b"])
+        assert link.is_symlink()
+        assert not target.is_symlink()
+        assert [line["path"] for line in lines(target)] == ["a", "full", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "faces.jsonl"]
+    assert list((tmp_path / "elsewhere").iterdir()) == [target]
+
+
+def test_a_full_disk_is_named_and_what_was_written_stays(tmp_path: Path) -> None:
+    """The kernel itself refuses, at a limit of the file's size."""
+    path = tmp_path / "faces.jsonl"
+    write(path, Result.of("b", FOUND), Result.of("a", FOUND))
+    size = path.stat().st_size
+    program = f"""
+import resource, signal
+from pathlib import Path
+from clients.results import Results
+from tests.clients.test_results import FOUND, Result
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+try:
+    with Results(Path({str(path)!r})) as results:
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))
+        try:
+            results.add(Result.of("c", FOUND))
+        finally:
+            results.arrange(["a", "b", "c"])
+except OSError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == f"[Errno 27] File too large: {str(path)!r}\n", done.stderr
+    with Results(path) as results:
+        assert list(results.kept) == ["a", "b"]

@@ -17,6 +17,14 @@ def test_waits_grow_to_the_cap() -> None:
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
+@pytest.mark.parametrize("factor", [2.0, 2, 1e308])
+def test_any_attempt_has_a_wait(factor: float) -> None:
+    """2 to the power of 1024 is over the largest float."""
+    retry = Retry(attempts=10_000, factor=factor)
+    assert retry.delay(FULL, 9_999, 0.0, 1.0) == 5.0
+    assert Retry(attempts=10_000, factor=factor, base_s=0.0).delay(FULL, 9_999, 0.0, 1.0) == 0.0
+
+
 def test_jitter_takes_the_whole_range() -> None:
     assert Retry().delay(FULL, 3, 0.0, 0.0) == 0.0
     assert Retry().delay(FULL, 3, 0.0, 0.5) == 0.2

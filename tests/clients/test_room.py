@@ -9,7 +9,7 @@ import pytest
 
 from clients import room
 from clients.errors import UsageError
-from clients.management import Version, Worker
+from clients.version import Version, Worker
 
 
 def version(*pids: int) -> Version:

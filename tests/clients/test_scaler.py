@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from clients.errors import UsageError
+from clients.errors import BadAnswer, UsageError
 from clients.scaler import Observation, Policy, State, decide, expected_queue_ms
 
 POLICY = Policy(1, 4, goal_queue_ms=200, up_after_s=5, down_after_s=60)
@@ -255,6 +255,47 @@ def test_a_server_that_started_anew_is_watched_from_the_beginning() -> None:
     seen = recorded()[:12]
     anew = [replace(each, at=each.at + 20) for each in recorded()[:3]]
     assert decided(POLICY, [*seen[:8], *anew])[-3:] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("fallen", ["requests", "queue_s", "busy_s"])
+def test_any_total_that_falls_is_a_start_of_the_server(fallen: str) -> None:
+    """Between two looks it may start and answer more than before: the other totals have risen past what they were."""
+    before = [Observation(float(at), 2, 2, 2, 0, 5.0 * at, 0.2 * at, 1.9 * at) for at in range(1, 12)]
+    anew = [replace(each, at=each.at + 11, requests=each.requests + 60, queue_s=each.queue_s + 3) for each in before]
+    anew = [replace(each, busy_s=each.busy_s + 25) for each in anew]
+    anew = [replace(each, **{fallen: getattr(each, fallen) / 1000}) for each in anew]
+    quick = Policy(1, 4, up_after_s=3, down_after_s=4)
+    state, reasons = State(), []
+    for each in [*before, *anew]:
+        state, decision = decide(quick, state, each)
+        reasons.append(decision.reason)
+    # Watched from there on, and as long as after the first look.
+    assert reasons[:3] == ["watching"] * 3
+    assert reasons[3] != "watching"
+    assert reasons[11:14] == ["watching"] * 3
+    assert reasons[14] != "watching"
+
+
+@pytest.mark.parametrize("name", ["requests", "queue_s", "busy_s"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_totals_that_are_none(name: str, value: float) -> None:
+    with pytest.raises(BadAnswer, match=f"{name} of the server's metrics is"):
+        replace(recorded()[0], **{name: value})  # type: ignore[arg-type]
+
+
+def test_two_scalers_of_one_policy_ask_for_no_more_than_one_does() -> None:
+    """They see each other's changes as somebody's, and come to the same numbers; only their patience is not shared."""
+    server = FakeServer(lambda now: 35.0 if now < 600 else 0.5, 0.1)
+    states, asked = [State(), State()], []
+    while server.now < 1500:
+        for index in range(2):
+            server.run(server.now + INTERVAL_S / 2)
+            seen = server.observe()
+            states[index], decision = decide(POLICY, states[index], seen)
+            if decision.workers != seen.wanted:
+                asked.append(decision.workers)
+                server.scale(decision.workers)
+    assert asked == [2, 3, 4, 3, 2, 1]
 
 
 def test_requests_by_grpc_whose_waits_are_not_counted() -> None:

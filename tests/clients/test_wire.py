@@ -53,6 +53,29 @@ def test_values_that_cannot_be_sent(value: object) -> None:
         wire.options({"canvas": value})
 
 
+@pytest.mark.parametrize("value", [10**5000, -(10**5000), [10**5000]], ids=["large", "small", "inside"])
+def test_numbers_that_python_does_not_print(value: object) -> None:
+    with pytest.raises(UsageError, match="option max_faces"):
+        wire.options({"max_faces": value})
+
+
+def test_paths() -> None:
+    assert wire.path("predictions", "a/b c", "1.0") == "/predictions/a%2Fb%20c/1.0"
+    with pytest.raises(UsageError, match=r"'models/\\udcff' cannot be sent: surrogates not allowed"):
+        wire.path("models", "\udcff")
+
+
+def test_a_damaged_pil_image_is_named_whatever_its_decoder_raises() -> None:
+    class Broken(Image.Image):
+        def load(self) -> None:
+            raise SyntaxError("broken PNG file")
+
+    image = Broken()
+    image._mode, image._size = "RGB", (4, 4)
+    with pytest.raises(UsageError, match="image cannot be written as PNG: SyntaxError: broken PNG file"):
+        wire.encode(image)
+
+
 @pytest.mark.parametrize("name", ["", "Canvas", "a-b", "a b", "a:", "é", "image", "image2", "images", "data", "file_3"])
 def test_names_that_cannot_be_sent(name: str) -> None:
     """Over gRPC an option called image2 would be a second image."""

@@ -44,7 +44,7 @@ class MogFaceHandler(BaseHandler):
         """Claim a GPU where there is one, load the archive, run the network once.
 
         Args:
-            context: of TorchServe: where the archive lies, its manifest, the GPU it would take.
+            context: of TorchServe: the model's name, where the archive lies, its manifest, the GPU it would take.
 
         Raises:
             SetupError: TorchServe logs it and tries again.
@@ -58,8 +58,9 @@ class MogFaceHandler(BaseHandler):
         properties = context.system_properties
         gpu_id = properties.get("gpu_id")
         folder = Path(properties["model_dir"])
-        model = context.manifest["model"]
-        meter = metrics.Meter(model["modelName"], model["modelVersion"])
+        # The name it was registered under, which need not be the archive's: requests, front end and scaler know that.
+        name, version = context.model_name, context.manifest["model"]["modelVersion"]
+        meter = metrics.Meter(name, version)
         # Before anything can fail: a worker that never becomes ready is seen by its starts.
         meter.add(metrics.WORKER_STARTS, 1)
         publisher = metrics.Publisher(meter, _sink(context.metrics)).start()
@@ -70,14 +71,12 @@ class MogFaceHandler(BaseHandler):
             publisher.watch(gpu_metrics.claims)
             publisher.watch(gpu_metrics.Card(self._claim.gpu).read)
         where = self._device = device.choose(settings.device, self._claim)
-        self._pipeline = Pipeline.load(folder, settings, model["modelName"], model["modelVersion"], where, meter)
+        self._pipeline = Pipeline.load(folder, settings, name, version, where, meter)
         self.initialized = True
         # What has not happened yet is shown at zero before it can happen.
         publisher.publish()
         started = {"event": "ready", "device": str(where), "gpu_claimed": self._claim.gpu if self._claim else None}
-        log.info(
-            json.dumps(started | {"model": model["modelName"], "engine": settings.engine, "weights": settings.weights})
-        )
+        log.info(json.dumps(started | {"model": name, "engine": settings.engine, "weights": settings.weights}))
 
     @torch.inference_mode()
     def handle(self, data: list[dict[str, Any]], context: Any) -> list[bytes]:

@@ -24,17 +24,45 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> float:
     """A number over 0 that is finite."""
-    number = float(text)
+    number = _number(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number over 0")
     return number
 
 
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    number = _number(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a share from 0 to 1")
+    return number
+
+
 def count(text: str) -> int:
     """A whole number from 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 1")
+    return _whole(text, 1)
+
+
+def count_from_0(text: str) -> int:
+    """A whole number from 0."""
+    return _whole(text, 0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        # Refused by every bound, with what was expected.
+        return math.nan
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {least}")
     return number
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from load_tests.errors import LoadFailed
 
-class LoadFailed(RuntimeError):
-    """The run gave no figures that mean anything; with what it said."""
+__all__ = ["LoadFailed", "run"]
 
 
 def run(arguments: Sequence[str], folder: Path) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from load_tests.errors import NoPoint
 
 #: A point whose rate is under this share of the best one's, with a p99 over it, is not measured any further.
 LOST = 0.7
@@ -63,15 +65,6 @@ class Measured:
     def image_ms(self) -> float:
         """What one image takes of the whole when it is saturated, ms."""
         return 1000 / max(float(level["rate"]) for level in self.levels)
-
-    def as_json(self) -> dict[str, Any]:
-        """For the file of results."""
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, value: Mapping[str, Any]) -> Measured:
-        """The reverse of ``as_json``."""
-        return cls(**{**value, "point": Point(**value["point"])})
 
 
 @dataclass(frozen=True)
@@ -142,15 +135,15 @@ def choose(measured: Sequence[Measured], p99_ms: float | None) -> Operation:
         p99_ms: goal; None for throughput alone.
 
     Raises:
-        ValueError: nothing keeps to it, with the best there is.
+        NoPoint: nothing keeps to it, with the best there is.
     """
     every = operations(measured)
     if not every:
-        raise ValueError("no point of the sweep was answered without failures")
+        raise NoPoint("no point of the sweep was answered without failures")
     fit = [each for each in every if p99_ms is None or each.p99_ms <= p99_ms]
     if not fit:
         best = min(every, key=lambda each: each.p99_ms)
-        raise ValueError(
+        raise NoPoint(
             f"no point has a p99 of {p99_ms:g} ms or less: the least is {best.p99_ms:.0f} ms ({best.name}, "
             f"{best.rate:.1f} answers a second). A smaller canvas, a lower precision or a faster machine would help"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +18,8 @@ from handler.errors import ConfigError
 from load_tests import figures, launch, machine
 from load_tests.memory import Peak
 from load_tests.points import Measured, Point, front, is_lost, operations
+from load_tests.results import FILE, Results
 
-RESULTS = "points.json"
 FIGURE = "pareto.png"
 _ROW = "{:>32}  {:>5}  {:>9}  {:>7}  {:>10}  {}"
 
@@ -61,8 +60,9 @@ def run(grid: Grid, base: Path, plan: configure.Plan, arguments: Sequence[str], 
 
     Raises:
         ConfigError: a point that this machine cannot run, by name.
+        BadResults: the folder's file holds no results of a sweep; it is not touched.
     """
-    file = folder / RESULTS
+    file = folder / FILE
     conditions: dict[str, Any] = {
         "machine": machine.describe(),
         "seconds": grid.seconds,
@@ -76,10 +76,7 @@ def run(grid: Grid, base: Path, plan: configure.Plan, arguments: Sequence[str], 
             if point not in [each.point for each in measured]:
                 bar.set_postfix_str(point.name)
                 measured.append(_measure(mar, point, grid.seconds, base, plan, arguments, measured))
-                with whole(file) as draft:
-                    draft.write_text(
-                        json.dumps(conditions | {"points": [each.as_json() for each in measured]}, indent=1)
-                    )
+                Results(conditions, measured).write(file)
             bar.update()
     every = operations(measured)
     title = f"{', '.join(conditions['archives'])}: {conditions['machine']}"
@@ -98,30 +95,20 @@ def report(measured: Sequence[Measured], folder: Path) -> None:
         numbers = [f"{op.rate:.1f}", f"{op.p99_ms:.0f}", f"{op.measured.worker_mb:.0f}"]
         mark = "front" if index in best else "lost, not measured further" if op.measured.lost else ""
         print(_ROW.format(op.measured.point.name, op.level["level"], *numbers, mark))
-    print(f"{folder / RESULTS}, {FIGURE}")
-
-
-def read(folder: Path) -> list[Measured]:
-    """The results that a sweep left.
-
-    Raises:
-        FileNotFoundError: there are none.
-    """
-    found = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    return [Measured.parse(each) for each in found["points"]]
+    print(f"{folder / FILE}, {FIGURE}")
 
 
 def _kept(file: Path, conditions: Mapping[str, Any]) -> list[Measured]:
     """What is there and was measured under the same conditions; other results are moved aside, not mixed in."""
     if not file.exists():
         return []
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if any(found.get(name) != value for name, value in conditions.items()):
+    found = Results.read(file)
+    if found.conditions != conditions:
         aside = file.with_suffix(".before.json")
         file.replace(aside)
         print(f"{file} was measured otherwise (machine, archives, seconds or pictures): kept as {aside.name}")
         return []
-    return [Measured.parse(each) for each in found["points"]]
+    return list(found.points)
 
 
 def _measure(

@@ -11,6 +11,7 @@ from handler.config import cores
 from handler.errors import ConfigError
 from load_tests import machine, sweep
 from load_tests.points import Operation, choose, limit
+from load_tests.results import FILE, Results
 
 #: What a level has to last for its p99 to mean much.
 _SHORT_S = 8.0
@@ -30,11 +31,11 @@ def run(
         output: the file to write.
 
     Raises:
-        ValueError: no point keeps to the goal; with the best there is.
-        FileNotFoundError: there are no results.
+        NoPoint: no point keeps to the goal; with the best there is.
+        BadResults: there are no results, or the file holds others.
         ConfigError: the archive is not there any more, or this machine cannot run the point.
     """
-    best = choose(sweep.read(folder), p99_ms)
+    best = choose(Results.read(folder / FILE).points, p99_ms)
     point = best.measured.point
     mar = next((mar for mar in archives if mar.stem == point.archive), None)
     if mar is None:

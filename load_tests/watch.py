@@ -1,9 +1,13 @@
 """Keeps a running server's p99 under a goal by its number of workers.
 
 p99 is what a request waits and what its batch then takes. A worker more shortens the first and not the second, so
-the goal of the queue is what a batch leaves of it. The size of batches is fixed while TorchServe runs: it hands a
-worker whole batches and takes back whole batches, so that a worker which ran fewer images at once would only answer
-all of them later. Where a batch alone takes longer than the goal, this says so, and a sweep finds a smaller one.
+what a batch leaves of the goal is the queue's p99. The scaler keeps the queue's mean: of requests that come at random
+to a server that is nearly full the waits are distributed exponentially, whose p99 is ln 100 = 4.6 times their mean. A
+closed loop's waits are more alike, and get a worker earlier than they need it.
+
+The size of batches is fixed while TorchServe runs: it hands a worker whole batches and takes back whole batches, so
+that a worker which ran fewer images at once would only answer all of them later. Where a batch alone takes longer than
+the goal, this says so, and a sweep finds a smaller one.
 """
 
 from __future__ import annotations
@@ -12,24 +16,27 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-import httpx
-
-from clients.autoscale import Observer, autoscale
+from clients.autoscale import Observer, autoscale, number
 from clients.errors import BadAnswer, UsageError
 from clients.scaler import Policy
 
-_BUCKET = re.compile(r"mogface_batch_seconds_bucket\{([^}]*)\} (\S+)")
+_BUCKET = re.compile(r"(mogface_batch_seconds_bucket)\{([^}]*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-#: How often what a batch takes is looked at again, times the policy's longest period.
-_AGAIN = 10
+#: Of an exponential distribution, times the mean.
+_P99 = math.log(100)
+#: What a batch takes is looked at again so many seconds later, once so many came: of fewer, p99 is the longest alone.
+_AGAIN_S, _ENOUGH = 10.0, 100
 #: Least share of the goal that may be left to the queue.
 _LEAST = 0.1
+#: A goal of the queue that moved by less is the same, to whom reads of it.
+_SAME = 0.1
 
 
 def run(
     observer: Observer,
-    buckets: Callable[[], Mapping[float, float]],
+    model: str,
     scale: Callable[[int], None],
     p99_ms: float,
     policy: Policy,
@@ -40,32 +47,54 @@ def run(
 
     Args:
         observer: of the model.
-        buckets: what the server's metrics say now, as :func:`batch_buckets`.
-        scale: has so many workers.
+        model: its name.
+        scale: has so many workers, as clients.autoscale.
         p99_ms: goal of a request, from the server's door to its answer.
         policy: limits and periods; its goal of the queue is replaced.
         say: takes one line a change.
         stopped: waits so many seconds; true ends the loop.
 
     Raises:
-        UsageError: a batch alone takes longer than the goal.
+        UsageError: a batch alone takes longer than the goal when this begins. Later that is said, and a worker comes
+            only where the wait alone is over the goal: on cores that are full it would make batches slower yet.
+        BadAnswer: the metrics have no batches of the model.
         ClientError: as clients.autoscale.
     """
-    before: Mapping[float, float] = {}
-    ended = False
-    while not ended:
-        now = buckets()
-        policy = goal(policy, p99_ms, quantile(difference(now, before), 0.99))
+    before: Mapping[float, float] = batch_buckets(observer.metrics(), model)
+    if not before:
+        raise BadAnswer(
+            f"the metrics have no mogface_batch_seconds of {model}: is it served, and is "
+            "metrics_config=deploy/metrics.yaml set?"
+        )
+    first = goal(policy, p99_ms, quantile(before, 0.99))
+    shown, looked, too_slow = first.goal_queue_ms, time.monotonic(), False
+    say(f"p99 goal {p99_ms:g} ms: a mean wait of {shown:.0f} ms")
+
+    def revised(policy: Policy) -> Policy:
+        nonlocal before, shown, looked, too_slow
+        if time.monotonic() - looked < _AGAIN_S:
+            return policy
+        looked = time.monotonic()
+        now = batch_buckets(observer.metrics(), model)
+        fresh = difference(now, before)
+        # A server that has just started anew shows none yet.
+        if max(fresh.values(), default=0.0) < _ENOUGH:
+            return policy
         before = now
-        say(f"p99 goal {p99_ms:g} ms: {policy.goal_queue_ms:.0f} ms of it for the queue")
-        until = time.monotonic() + _AGAIN * policy.down_after_s
+        try:
+            policy = goal(policy, p99_ms, quantile(fresh, 0.99))
+        except UsageError as error:
+            if not too_slow:
+                say(error.message)
+            too_slow = True
+            return replace(policy, goal_queue_ms=p99_ms)
+        if too_slow or abs(policy.goal_queue_ms - shown) > _SAME * shown:
+            shown = policy.goal_queue_ms
+            say(f"p99 goal {p99_ms:g} ms: a mean wait of {shown:.0f} ms")
+        too_slow = False
+        return policy
 
-        def pause(seconds: float, until: float = until) -> bool:
-            nonlocal ended
-            ended = stopped(seconds)
-            return ended or time.monotonic() > until
-
-        autoscale(observer, scale, policy, say, pause, min(1.0, policy.up_after_s / 3))
+    autoscale(observer, scale, first, say, stopped, min(1.0, policy.up_after_s / 3), revised)
 
 
 def goal(policy: Policy, p99_ms: float, batch_s: float | None) -> Policy:
@@ -85,34 +114,33 @@ def goal(policy: Policy, p99_ms: float, batch_s: float | None) -> Policy:
             f"a batch alone takes {batch_ms:.0f} ms (p99), the goal is {p99_ms:g} ms: no number of workers reaches it. "
             "A smaller batchSize, canvas or precision would: `load_tests sweep`, then `tune --p99`"
         )
-    return Policy(policy.minimum, policy.maximum, p99_ms - batch_ms, policy.up_after_s, policy.down_after_s)
+    return replace(policy, goal_queue_ms=(p99_ms - batch_ms) / _P99)
 
 
-def batch_buckets(address: str, model: str) -> dict[float, float]:
+def batch_buckets(text: str, model: str) -> dict[float, float]:
     """Upper bounds in s to how many batches took at most so long, since the server's start.
 
     Args:
-        address: of the metrics.
+        text: of a server's metrics, in Prometheus's format.
         model: whose batches.
 
+    Returns:
+        None of them where no worker of the model has begun yet.
+
     Raises:
-        BadAnswer: the address does not answer, or not with this project's metrics.
+        BadAnswer: they are no numbers.
     """
-    try:
-        text = httpx.get(f"{address.rstrip('/')}/metrics", timeout=10).raise_for_status().text
-    except httpx.HTTPError as error:
-        raise BadAnswer(f"{address}: {error}") from error
     found: dict[float, float] = {}
-    for labels, value in _BUCKET.findall(text):
+    for name, labels, value in _BUCKET.findall(text):
         named = dict(_LABEL.findall(labels))
         if named.get("model") == model:
-            bound = float(named["le"])
-            found[bound] = found.get(bound, 0.0) + float(value)
-    if not found:
-        raise BadAnswer(
-            f"{address} has no mogface_batch_seconds of {model}: is metrics_config=deploy/metrics.yaml set?"
-        )
+            bound = _bound(named.get("le", ""), name)
+            found[bound] = found.get(bound, 0.0) + number(value, name)
     return dict(sorted(found.items()))
+
+
+def _bound(text: str, name: str) -> float:
+    return math.inf if text == "+Inf" else number(text, f"le of {name}")
 
 
 def difference(now: Mapping[float, float], before: Mapping[float, float]) -> dict[float, float]:

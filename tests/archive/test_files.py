@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from archive import files
 from archive.files import progress, sha256, whole
 
 
@@ -58,5 +61,44 @@ def test_progress_is_told_on_the_error_stream(capsys: pytest.CaptureFixture[str]
         bar.update(2048)
     out, err = capsys.readouterr()
     assert out == ""
-    assert "hash it: 100%" in err
-    assert "2.05k/2.05k" in err
+    assert err.splitlines()[-1].startswith("hash it: 2.05k of 2.05kB, ")
+
+
+class FakeTerminal(io.StringIO):
+    """Says that somebody watches."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def walked(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress("points", 1000, "point") as bar:
+        bar.set_postfix_str("b4")
+        for _ in range(1000):
+            bar.update()
+    return stream.getvalue()
+
+
+def test_off_a_terminal_progress_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = walked(io.StringIO(), monkeypatch)
+    assert "\r" not in text
+    assert "\x1b" not in text
+    # At the begin, where its words change, and at the end: all else is sooner than half a minute.
+    assert [line.partition(", ")[0] for line in text.splitlines()] == [
+        "points: 0 of 1000 point",
+        "points: 0 of 1000 point",
+        "points: 1000 of 1000 point",
+    ]
+    assert text.splitlines()[1].endswith(", b4")
+
+
+def test_lines_of_progress_come_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_LINES_S", 0.0)
+    assert "points: 500 of 1000 point, " in walked(io.StringIO(), monkeypatch)
+
+
+def test_on_a_terminal_progress_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = walked(FakeTerminal(), monkeypatch)
+    assert text.count("\r") >= 2
+    assert "1000/1000" in text

@@ -117,6 +117,34 @@ def test_workers_follow_the_load(
     server.stop()
 
 
+def test_a_start_of_the_server_is_waited_through_and_its_workers_are_followed(
+    start: Start, centerface_mar: Path, tmp_path: Path
+) -> None:
+    server = start("centerface")
+    log = tmp_path / "auto.log"
+    policy = ["--auto", "--min", "2", "--max", "2", "--interval", "0.5", "--up-after", "1", "--down-after", "1"]
+    policy += ["--metrics", server.values["metrics_address"]]
+    with log.open("wb") as output:
+        auto = subprocess.Popen([*COMMAND, *policy, *flags(server)], stdout=output, stderr=output, env=environment())
+    try:
+        until(lambda: ready(server) == [True, True], 90, log.read_text)
+        server.stop()
+        until(lambda: "waiting for the server" in log.read_text(), 60, log.read_text)
+        server.start()
+        server.wait(["centerface"])
+        # It comes with one worker and new tokens, and has the least that is wanted again.
+        until(lambda: log.read_text().count("1 -> 2 workers: 2 to 2 workers are wanted") == 2, 90, log.read_text)
+        until(lambda: ready(server) == [True, True], 90, log.read_text)
+        assert "the server answers again" in log.read_text()
+        assert "2 -> 1 workers, not by this command" in log.read_text()
+        auto.send_signal(signal.SIGTERM)
+        assert auto.wait(timeout=30) == 0
+    finally:
+        auto.kill()
+        auto.wait()
+    server.stop()
+
+
 def test_cards_stay_level_while_workers_come_and_go_one_at_a_time(
     start: Start, centerface_mar: Path, tmp_path: Path
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from PIL import Image
 
@@ -128,6 +132,73 @@ def test_a_sweep_goes_on_where_it_was_and_is_tuned_by(centerface_mar: Path, tmp_
     assert not (tmp_path / "none.properties").exists()
 
 
+def processes(words: str) -> list[psutil.Process]:
+    """Those that have the words on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if words in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["once", "twice"])
+def test_a_sweep_that_is_told_to_end_keeps_what_it_measured_and_stops_its_server(
+    centerface_mar: Path, tmp_path: Path, second: bool
+) -> None:
+    results = tmp_path / "sweep"
+    # A socket's path has a hundred characters, which pytest's folders use up.
+    scratch = tempfile.TemporaryDirectory(prefix="sweep-")
+    temp = Path(scratch.name)
+    grid: list[str | Path] = ["--archives", centerface_mar, "--results", results, "--workers", "1"]
+    grid += ["--delays", "1", "--seconds", "1"]
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "load_tests", "sweep", *map(str, grid), "--batches", "1", "2", "3"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temp)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        # The first point is measured and the second one's server is under way.
+        deadline = time.monotonic() + 240
+        while not ((results / "points.json").exists() and processes(f"{temp}/mogface-sweep-")):
+            assert sweep.poll() is None, sweep.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        time.sleep(1.0)
+        sweep.send_signal(signal.SIGTERM)
+        if second:
+            time.sleep(0.3)
+            sweep.send_signal(signal.SIGTERM)
+        said, why = sweep.communicate(timeout=90)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 130, said + why
+    assert why.splitlines()[-1] == "stopped"
+    assert "Traceback" not in why
+    # Nobody watches: no line is redrawn.
+    assert "\r" not in why
+    assert any(line.startswith("points: 1 of 3 point") for line in why.splitlines()), why
+    assert processes(f"{temp}/mogface-sweep-") == []
+    assert list(temp.glob("mogface-sweep-*")) == []
+    scratch.cleanup()
+    [point] = json.loads((results / "points.json").read_text())["points"]
+    assert point["point"]["batch"] == 1
+    assert point["levels"][0]["answered"] > 0
+
+
+def test_results_that_are_none_are_refused_by_name(centerface_mar: Path, tmp_path: Path) -> None:
+    (tmp_path / "points.json").write_text('{"points": [{"point": {}}]}')
+    for verb in (("sweep",), ("tune", "--throughput", "--output", tmp_path / "config.properties")):
+        done = load_tests(*verb, "--archives", centerface_mar, "--results", tmp_path)
+        assert done.returncode == 2
+        assert f"{tmp_path}/points.json holds no results of a sweep: points[0]" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert (tmp_path / "points.json").read_text() == '{"points": [{"point": {}}]}'
+
+
 def test_watching_says_where_a_batch_alone_is_too_slow(server: Server, tmp_path: Path) -> None:
     assert run(server, tmp_path, "--sizes", "160x120", "--users", "1", "--seconds", "1").returncode == 0
     addresses = ("--management", server.management, "--metrics", server.values["metrics_address"])
@@ -145,7 +216,7 @@ def test_watching_says_where_a_batch_alone_is_too_slow(server: Server, tmp_path:
         text=True,
     )
     assert watching.stdout is not None
-    assert "p99 goal 60000 ms" in watching.stdout.readline()
+    assert "p99 goal 60000 ms: a mean wait of" in watching.stdout.readline()
     watching.send_signal(signal.SIGINT)
     _, said = watching.communicate(timeout=30)
     assert watching.returncode == 130, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,9 @@ import psutil
 import pytest
 
 from archive.server import Server
+from clients import Management
+from clients.autoscale import Observer
+from load_tests.watch import batch_buckets
 from tests.photographs import HOPPER
 from tests.serving.conftest import Start, worker_pids
 
@@ -112,3 +116,56 @@ def test_counts_of_two_workers_add_up(counted: Server) -> None:
     settled(counted, {("mogface_requests_total", "ok"): before + 20, ("mogface_worker_starts_total", ""): 3})
     busy = [worker.cpu_times().user - was for worker, was in zip(workers, idle, strict=True)]
     assert min(busy) > 0.1 * max(busy), "one of them answered alone"
+
+
+@pytest.fixture(scope="module")
+def twice(start: Start, centerface_mar: Path) -> Server:
+    """One archive under its own name and, registered while the server runs, under another."""
+    server = start("centerface", changes={"enable_model_api": "true"})
+    with Management(server.management, server.folder / "key_file.json") as management:
+        management.register("centerface.mar", model="alias", batch_size=4)
+    return server
+
+
+def test_a_model_goes_by_the_name_it_was_registered_under(twice: Server) -> None:
+    named = {}
+    for name, times in {"centerface": 2, "alias": 5}.items():
+        for _ in range(times):
+            answer = httpx.post(
+                f"{twice.inference}/predictions/{name}",
+                content=HOPPER.path.read_bytes(),
+                headers=twice.headers(),
+                timeout=120,
+            )
+            assert answer.status_code == 200
+            named[name] = answer.json()["model"]
+    assert {name: model["name"] for name, model in named.items()} == {"centerface": "centerface", "alias": "alias"}
+    # What the archive is does not depend on the name.
+    assert named["alias"] | {"name": "centerface"} == named["centerface"]
+    assert named["alias"]["weights"].startswith("centerface (")
+
+    def ended() -> dict[str, float]:
+        text = httpx.get(f"{twice.values['metrics_address']}/metrics").text
+        found = re.findall(r'mogface_requests_total\{model="([^"]*)",[^}]*outcome="ok"[^}]*\} (\S+)', text)
+        return {name: float(value) for name, value in found}
+
+    deadline = time.monotonic() + 60
+    while ended() != {"centerface": 2, "alias": 5}:
+        assert time.monotonic() < deadline, ended()
+        time.sleep(0.2)
+    lines = (twice.folder / "logs" / "model_log.log").read_text(encoding="utf-8").splitlines()
+    ready = [json.loads(line[line.index("{") :])["model"] for line in lines if '"event": "ready"' in line]
+    assert sorted(ready) == ["alias", "centerface"]
+
+
+def test_the_scaler_and_the_tuner_find_the_series_of_a_name(twice: Server) -> None:
+    """After the test above, whose requests they see."""
+    with Management(twice.management, twice.folder / "key_file.json") as management:
+        seen, batches = {}, {}
+        for name in ("centerface", "alias"):
+            with Observer(management, twice.values["metrics_address"], name) as observer:
+                seen[name] = observer.observe()
+                batches[name] = max(batch_buckets(observer.metrics(), name).values())
+    assert {name: each.requests for name, each in seen.items()} == {"centerface": 2, "alias": 5}
+    assert batches == {"centerface": 2, "alias": 5}
+    assert all(each.busy_s > 0.005 for each in seen.values())

@@ -42,7 +42,7 @@ $(VENV)/.serve: setup.cfg setup.py pyproject.toml $(wildcard clients/proto/*.pro
 
 $(VENV)/.mogface: $(VENV)/.serve
 	@echo "Installing what MogFace's weights and export need ..."
-	@$(call PIP,mogface)
+	@$(call PIP,mogface$(if $(filter cpu,$(HOST)),$(comma)winograd))
 	@touch $@
 
 $(VENV)/.tensorrt: $(VENV)/.serve
@@ -52,8 +52,22 @@ $(VENV)/.tensorrt: $(VENV)/.serve
 
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	@$(call PIP,dev$(comma)load$(comma)heif$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
+	@$(call PIP,dev$(comma)load$(comma)video$(comma)bulk$(comma)heif$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
 	@touch $@
+
+# A small environment of its own, on top of the project's: its models see NumPy 1 before what the project has.
+TRITON := build/triton-env
+$(TRITON)/.ready: deploy/triton/requirements.txt | $(BIN)/python
+	@echo "Installing Triton (55 MB) and its client into $(TRITON) ..."
+	rm -rf $(TRITON) && $(BIN)/python -m venv $(TRITON)
+	@$(TRITON)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@server=$$(echo $(TRITON)/lib/python3.*/site-packages)/pytriton/tritonserver; \
+	  cp $$server/python_backend_stubs/$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')/triton_python_backend_stub $$server/backends/python/
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(TRITON)/lib/python3.*/site-packages)/project.pth
+	@touch $@
+
+.PHONY: triton-env
+triton-env: $(TRITON)/.ready ## install Triton's server and client into build/triton-env
 
 .PHONY: setup
 setup: $(VENV)/.mogface $(if $(filter 1,$(TENSORRT)),$(VENV)/.tensorrt) ## install all that building and serving need [GPU=1|0] [TENSORRT=0]
@@ -76,12 +90,21 @@ demo: build ## find the faces of a photograph [PHOTO=file] through a real server
 env: $(VENV)/.serve ## print the exports for a bare torchserve [CONFIG=file]: eval "$(make -s env)"
 	@$(BIN)/mogface-archive env --config "$$CONFIG"
 
+.PHONY: images
+images: ## build the container images mogface-server and mogface-proxy by docker [GPU=1|0]
+	for target in server proxy; do \
+	  docker build --file deploy/docker/Dockerfile --target $$target --build-arg HOST=$(HOST) --tag mogface-$$target:$(HOST) .; done
+
 .PHONY: test
 test: $(VENV)/.dev ## every test, with branch coverage
 	$(BIN)/python -m pytest --cov --cov-report=term
 
 .PHONY: bench
-bench: $(VENV)/.dev build ## the figures of README.md, on this machine
+bench: $(VENV)/.dev $(TRITON)/.ready ## this project beside its peers, under an hour; goes on where it was stopped
+	$(BIN)/python -m load_tests bench
+
+.PHONY: figures
+figures: $(VENV)/.dev build ## the other figures of README.md, on this machine
 	$(BIN)/python -m load_tests overhead
 	$(BIN)/python -m load_tests server
 	$(BIN)/python -m load_tests client
@@ -92,7 +115,7 @@ check: $(VENV)/.dev ## format, lint (bandit's rules too), types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy scripts/gpu_check scripts/budget.py
+	$(BIN)/mypy scripts/gpu_check scripts/budget.py deploy/triton/model.py
 	$(BIN)/lint-imports
 
 .PHONY: audit
@@ -106,6 +129,14 @@ fuzz: $(VENV)/.dev ## search for inputs that break reading of images, requests a
 	@$(call PIP,fuzz)
 	for target in image request options; do $(BIN)/python -m tests.fuzz $$target --seconds $(or $(SECONDS_EACH),60); done
 
+.PHONY: soak
+soak: $(VENV)/.dev ## half an hour of every kind of request and fault on a real server, watched [MINUTES=30]
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30)
+
+.PHONY: recovery
+recovery: $(VENV)/.dev ## the same faults on this server and on a plain TorchServe, some ten minutes
+	$(BIN)/python -m tests.recovery
+
 .PHONY: format
 format: $(VENV)/.dev ## write the code in the project's format
 	$(BIN)/ruff format .
@@ -115,7 +146,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 constraints: $(BIN)/python ## renew constraints/*.txt
 	$(BIN)/python -m pip install --quiet uv
 	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
-	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra heif --extra fuzz --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx) \
+	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra heif --extra video --extra bulk --extra fuzz --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx --extra winograd) \
 	  --output-file constraints/$$host.txt setup.cfg; done
 
 .PHONY: clean

@@ -17,6 +17,7 @@ HOST ?= $(if $(filter 1,$(GPU)),gpu,cpu)
 TENSORRT ?= $(GPU)
 MODEL ?= centerface
 WEIGHTS ?= hub
+SET ?=
 CONFIG ?= config.properties
 # Through the environment, so that a path may hold any character.
 export WEIGHTS CONFIG PHOTO
@@ -73,10 +74,10 @@ triton-env: $(TRITON)/.ready ## install Triton's server and client into build/tr
 setup: $(VENV)/.mogface $(if $(filter 1,$(TENSORRT)),$(VENV)/.tensorrt) ## install all that building and serving need [GPU=1|0] [TENSORRT=0]
 
 .PHONY: build
-build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N]
+build: $(VENV)/.$(if $(filter mogface,$(MODEL)),mogface,serve) ## build the archives of MODEL='centerface mogface' [WEIGHTS=hub|FILE|seeded:N] [SET='draft=true ...']
 	@for model in $(MODEL); do \
-	  if [ $$model = mogface ] || [ '$(MODEL)' = $$model ]; then $(BIN)/mogface-archive build $$model --weights "$$WEIGHTS"; \
-	  else $(BIN)/mogface-archive build $$model; fi; done
+	  if [ $$model = mogface ] || [ '$(MODEL)' = $$model ]; then $(BIN)/mogface-archive build $$model --weights "$$WEIGHTS" $(SET:%=--set %); \
+	  else $(BIN)/mogface-archive build $$model $(SET:%=--set %); fi; done
 
 .PHONY: serve
 serve: build ## install, build and serve MODEL in the foreground [CONFIG=file]

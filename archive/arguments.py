@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from archive import configure
 from archive.build import MODELS, VERSION
 from archive.half import LAYERS
@@ -22,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     """The whole of it; ``verb`` names the function that runs."""
     root = argparse.ArgumentParser(prog="mogface-archive", description="From weights to a served archive.")
     verbs = root.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for add in (_weights, _export, _engine, _build, _verify, _evaluate, _configure, _serve):
+    for add in (_weights, _export, _engine, _build, _verify, _evaluate, _configure, _triton, _serve):
         add(verbs)
     return root
 
@@ -92,8 +94,26 @@ def _build(verbs: Verbs) -> None:
             "--plans", type=Path, nargs="+", default=[], metavar="FOLDER", help="for engine trt, ready-made"
         )
         verb.add_argument("--version", default=VERSION)
+        verb.add_argument(
+            "--set",
+            type=_setting,
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="a setting of detector.yaml, such as cache_bytes=100000000, draft=true, options.score_threshold=0.5",
+        )
         if name == "build":
             verb.add_argument("--images", type=Path, metavar="FOLDER", help="pictures to judge on; else the known one")
+
+
+def _setting(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected KEY=VALUE")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def _verify(verbs: Verbs) -> None:
@@ -117,7 +137,8 @@ def _evaluate(verbs: Verbs) -> None:
 def _configure(verbs: Verbs) -> None:
     verb = verbs.add_parser("configure", parents=[_folders()], help="config.properties for this machine, or check one")
     verb.add_argument("--preset", default="cpu", choices=configure.PRESETS)
-    verb.add_argument("--gpus", type=int, default=0)
+    verb.add_argument("--gpus", type=int, default=0, help="cards, or MIG instances with --mig")
+    verb.add_argument("--mig", default="", metavar="1g.5gb", help="what the cards are cut into")
     count = verb.add_mutually_exclusive_group()
     count.add_argument("--workers-per-gpu", type=int)
     count.add_argument("--workers", type=int, help="in all, on a CPU")
@@ -131,6 +152,18 @@ def _configure(verbs: Verbs) -> None:
     verb.add_argument(
         "--check", type=Path, metavar="FILE", help="check this file against the model store; write nothing"
     )
+
+
+def _triton(verbs: Verbs) -> None:
+    verb = verbs.add_parser("triton", help="an archive to a Triton model repository")
+    verb.add_argument("mar", type=Path)
+    verb.add_argument("--output", type=Path, default=Path("build/triton"), metavar="FOLDER")
+    verb.add_argument("--gpus", type=int, default=0)
+    verb.add_argument("--instances", type=int, help="a GPU, or in all on a CPU; 2 a GPU, 1 on a CPU")
+    verb.add_argument("--max-batch", type=int, help="32 on GPUs, 8 on a CPU")
+    verb.add_argument("--preferred", type=int, nargs="*", help="batch sizes run at once; 4 8 16, or 4 8 on a CPU")
+    verb.add_argument("--delay", type=int, default=500, metavar="US", help="that a request waits for others")
+    verb.add_argument("--number", type=int, default=1, help="of the version folder")
 
 
 def _serve(verbs: Verbs) -> None:

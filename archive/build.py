@@ -9,13 +9,15 @@ import importlib.metadata
 import importlib.util
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 
-from archive import centerface, export, gate, network, precision, programs
+from archive import centerface, export, gate, network, precision, programs, winograd
 from archive.checkpoint import Checkpoint, obtain
 from archive.files import sha256, whole
 from archive.pack import Recipe, pack
@@ -28,6 +30,8 @@ VERSION = "1.0"
 MODELS = ("centerface", "mogface")
 #: Images that a GPU runs together, unless told otherwise; a CPU gains nothing from more than one.
 GPU_BATCH = 8
+#: Settings that say what is in an archive: no others can be chosen.
+_BUILT = ("detector", "weights", "engine", "precision")
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,14 @@ class Wanted:
     Attributes:
         model: ``centerface`` or ``mogface``.
         weights: MogFace's: ``hub``, ``seeded:N`` or a file; CenterFace has its own.
-        engine: ``auto``, ``ort``, ``torch`` or ``trt``.
+        engine: ``auto``, ``ort``, ``torch``, ``trt`` or ``winograd``.
         precision: ``fp32``, ``fp16`` or ``int8``.
         group_norm: type of GroupNorm's arithmetic in FP16 graphs: ``fp32`` or ``fp16``.
         fp32_layers: layers of MogFace's trunk that stay FP32 in FP16 graphs: ``none``, ``stem`` or ``backbone``.
         calibration: folder of pictures, for ``int8``.
         batch: images that run together; None is 8 where there is a GPU, else 1.
         version: of the archive.
+        changes: to ``detector.yaml``, as plain YAML values; those of ``limits`` and ``options`` one by one.
     """
 
     model: str
@@ -91,6 +96,7 @@ class Wanted:
     calibration: Path | None = None
     batch: int | None = None
     version: str = VERSION
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.model not in MODELS:
@@ -99,28 +105,48 @@ class Wanted:
             raise ConfigError(f"weights are {self.weights!r}: CenterFace has its own; the choice is MogFace's")
         if not re.fullmatch(r"\d+(\.\d+)*", self.version):
             raise ConfigError(f"version is {self.version!r}: expected numbers with dots, such as {VERSION}")
-        object.__setattr__(self, "engine", resolve(self.engine))
+        object.__setattr__(self, "engine", resolve(self.engine, self.model, self.precision))
+        if self.engine == "winograd" and self.precision != "fp32":
+            raise ConfigError(f"precision is {self.precision}: engine winograd runs fp32 alone; ort runs all on a CPU")
         if self.engine == "torch" and self.precision == "int8":
             raise ConfigError("precision is int8: engine torch runs fp32 and fp16; ort and trt run int8")
         if self.batch is None:
-            object.__setattr__(self, "batch", GPU_BATCH if torch.cuda.is_available() else 1)
+            on_gpu = torch.cuda.is_available() and self.engine != "winograd"
+            object.__setattr__(self, "batch", GPU_BATCH if on_gpu else 1)
 
 
-def resolve(engine: str) -> str:
+def resolve(engine: str, model: str, precision: str) -> str:
     """``auto`` for this machine; an archive never says ``auto``.
 
-    On a GPU TensorRT where it is installed, else PyTorch; on a CPU ONNX Runtime.
+    On a GPU TensorRT where it is installed, else PyTorch. On a CPU ncnn's Winograd convolutions for MogFace in FP32,
+    where it and its converter are installed; else ONNX Runtime, on which CenterFace, mostly of other convolutions, is
+    no slower.
 
     Raises:
         ConfigError: no such engine.
     """
     if engine == "auto":
-        if not torch.cuda.is_available():
-            return "ort"
-        return "trt" if importlib.util.find_spec("tensorrt") else "torch"
+        if torch.cuda.is_available():
+            return "trt" if importlib.util.find_spec("tensorrt") else "torch"
+        installed = all(importlib.util.find_spec(package) for package in ("ncnn", "pnnx"))
+        return "winograd" if (model, precision) == ("mogface", "fp32") and installed else "ort"
     if engine not in ENGINES:
         raise ConfigError(f"engine is {engine!r}: expected auto, {', '.join(ENGINES)}")
     return engine
+
+
+def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with others of their keys.
+
+    Raises:
+        ConfigError: a key that follows from what is built, an unknown one, or a wrong value.
+    """
+    values = yaml.safe_load(settings.dump())
+    for name, value in changes.items():
+        if name in _BUILT:
+            raise ConfigError(f"{name} is no setting to choose: it says what is in the archive")
+        values[name] = values[name] | value if isinstance(values.get(name), dict) and isinstance(value, dict) else value
+    return Settings.from_mapping(values)
 
 
 @dataclass(frozen=True)
@@ -151,14 +177,16 @@ class Build:
         else:
             # CenterFace's own thresholds; its points cost nothing.
             label, options = centerface.LABEL, Options(score_threshold=0.5, nms_threshold=0.3, landmarks=True)
-        return Settings(
+        settings = Settings(
             detector=self.wanted.model,
             weights=label,
             options=options,
             engine=self.wanted.engine,
             precision=self.wanted.precision,
+            device="cpu" if self.wanted.engine == "winograd" else "auto",
             engine_batch=self.wanted.batch if self.wanted.batch is not None else 1,
         )
+        return _changed(settings, self.wanted.changes)
 
     def archive(self, plans: Sequence[Path] = (), images: Sequence[Path] = ()) -> tuple[Path, bool]:
         """The archive in the model store; and whether it had to be written.
@@ -190,7 +218,17 @@ class Build:
 
     def _reference(self) -> Path:
         """The same detector on ONNX Runtime in FP32, on the CPU."""
-        settings = dataclasses.replace(self.settings, engine="ort", precision="fp32", device="cpu", engine_batch=1)
+        settings = dataclasses.replace(
+            self.settings,
+            engine="ort",
+            precision="fp32",
+            device="cpu",
+            engine_batch=1,
+            # For other engines, or answering in the network's place.
+            finest_batch=0,
+            cuda_graphs=False,
+            cache_bytes=0,
+        )
         target = self.workspace.build / "reference" / f"{self.wanted.model}.mar"
         pack(Recipe(self.wanted.model, self.wanted.version, settings, self._fp32()), target)
         return target
@@ -210,7 +248,8 @@ class Build:
         elif plans:
             raise ConfigError(f"plans are for the engine trt, and engine is {self.wanted.engine!r}")
         else:
-            graphs = self.programs() if self.wanted.engine == "torch" else self.graphs()
+            make = {"torch": self.programs, "winograd": self.converted}.get(self.wanted.engine, self.graphs)
+            graphs = make()
         recipe = Recipe(self.wanted.model, self.wanted.version, self.settings, graphs, plans)
         target = self.workspace.store / f"{self.wanted.model}.mar"
         return target, pack(recipe, target)
@@ -245,6 +284,20 @@ class Build:
         if self._checkpoint:
             return programs.export_programs(self._checkpoint, source, folder, self.wanted.precision)
         return programs.export_centerface(source, folder, self.wanted.precision)
+
+    def converted(self) -> dict[str, Path]:
+        """The same as ncnn's graphs."""
+        source = self._fp32()["centerface.onnx"]
+        made_of = sha256(source) + _version("pnnx") + _version("ncnn")
+        made_of += self._checkpoint.fingerprint() if self._checkpoint else ""
+        folder = self.workspace.graphs(self.wanted.model, made_of, *winograd.SOURCES)
+        graphs = ["centerface"] + (["trunk", "score_head", "box_head"] if self._checkpoint else [])
+        paths = {name: folder / name for graph in graphs for name in winograd.names(graph)}
+        if _all(paths):
+            return paths
+        if self._checkpoint:
+            return winograd.export_graphs(self._checkpoint, source, folder)
+        return winograd.export_centerface(source, folder)
 
     def plans(
         self,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from archive import build, centerface, configure, evaluate, gate, properties, serve, wider
+from archive import build, centerface, configure, evaluate, gate, properties, serve, triton, wider
 from archive.arguments import parser
 from archive.build import Build, Wanted, Workspace
 from archive.calibration import pictures
@@ -105,7 +105,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 def _configure(options: argparse.Namespace) -> int:
     archives = [configure.read_archive(mar) for mar in build.archives(options.store)]
     if options.check:
-        problems = configure.check(properties.read(options.check), archives, options.preset, options.gpus)
+        problems = configure.check(properties.read(options.check), archives, options.preset, options.gpus, options.mig)
         if problems:
             raise ConfigError(f"{options.check}:\n" + "\n".join(f"  {problem}" for problem in problems))
         print(f"{options.check}: TorchServe will do what it says, for {', '.join(each.file for each in archives)}")
@@ -122,11 +122,21 @@ def _configure(options: argparse.Namespace) -> int:
         options.batch,
         options.delay,
         options.response_timeout,
+        options.mig,
     )
     text = configure.configure(properties.read(options.base), archives, plan)
     with whole(options.output) as draft:
         draft.write_text(text, encoding="utf-8")
     print(f"{options.output}: {plan.preset}, {', '.join(f'{each.name} {each.version}' for each in archives)}")
+    return 0
+
+
+def _triton(options: argparse.Namespace) -> int:
+    plan = triton.Plan.of(
+        options.gpus, options.instances, options.max_batch, options.preferred, options.delay, options.number
+    )
+    for folder, written in triton.write(options.mar, options.output, plan):
+        print(f"{folder}{'' if written else '  (unchanged)'}")
     return 0
 
 
@@ -158,7 +168,18 @@ def _wanted(options: argparse.Namespace, engine: str = "") -> Wanted:
         calibration=options.calibration,
         batch=options.batch,
         version=getattr(options, "version", build.VERSION),
+        changes=_changes(getattr(options, "set", [])),
     )
+
+
+def _changes(given: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """``a.b=1`` as ``{"a": {"b": 1}}``."""
+    changes: dict[str, object] = {}
+    for key, value in given:
+        outer, dot, inner = key.partition(".")
+        before = changes.get(outer)
+        changes[outer] = {**(before if isinstance(before, dict) else {}), inner: value} if dot else value
+    return changes
 
 
 def _images(options: argparse.Namespace) -> list[Path]:
@@ -174,6 +195,7 @@ _VERBS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "verify": _verify,
     "evaluate": _evaluate,
     "configure": _configure,
+    "triton": _triton,
     "serve": _serve,
     "demo": _demo,
     "env": _env,

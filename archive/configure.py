@@ -135,13 +135,13 @@ def configure(base: Mapping[str, str], archives: Sequence[Archive], plan: Plan) 
             "startupTimeout": 300,
         }
         under_way += workers * batch
-        workers_mb += workers * WORKER_MB[settings.detector]
+        workers_mb += workers * _worker_mb(settings)
         patience = max(patience, int(workers * _CALLER_S * 1000 / image_ms))
         slower = ", which is slower than that" if plan.gpus and settings.precision == "fp32" else ""
         grounds += [
             f"{archive.name}: {image_ms:g} ms an image ({machine.ground});",
             f"  engine {settings.engine}, precision {settings.precision}{slower};",
-            f"  {workers} workers, about {WORKER_MB[settings.detector]} MB of memory each"
+            f"  {workers} workers, about {_worker_mb(settings)} MB of memory each"
             + (f", {plan.gpus} {'MIG instances' if plan.mig else 'GPUs'}" if plan.gpus else ""),
             *([_on_card(archive, machine)] if plan.gpus else []),
             f"  batches of {batch}: {batch * image_ms:g} ms of network.",
@@ -191,6 +191,11 @@ def _front_end(values: dict[str, str], under_way: int, patience: int, workers_mb
 def _on_card(archive: Archive, machine: Preset) -> str:
     need, ground = _gpu_need(archive)
     return f"  {need:,} MB of GPU memory each ({ground}), of {machine.gpu_memory_mb:,}"
+
+
+def _worker_mb(settings: Settings) -> int:
+    """Memory of one worker in MB, its cache full."""
+    return WORKER_MB[settings.detector] + -(-settings.cache_bytes // 1_000_000)
 
 
 def _gpu_need(archive: Archive) -> tuple[int, str]:
@@ -255,7 +260,7 @@ def check(
         found = _entry_problems(entry, archive.settings, machine)
         problems += [f"{where}: {problem}" for problem in found]
         if not found:
-            memory_mb += entry["maxWorkers"] * WORKER_MB[archive.settings.detector]
+            memory_mb += entry["maxWorkers"] * _worker_mb(archive.settings)
             a_gpu = -(-entry["maxWorkers"] // max(1, gpus))
             need, ground = _gpu_need(archive)
             gpu_mb += a_gpu * need

@@ -144,7 +144,7 @@ class _Trunk(nn.Module):
 
     def __init__(self, trunk: Trunk, dtype: torch.dtype) -> None:
         super().__init__()
-        _fold(trunk)
+        fold(trunk)
         trunk.backbone.to(dtype)
         trunk.fpn.to(dtype)
         self.trunk, self.dtype = trunk, dtype
@@ -179,7 +179,7 @@ class _BoxHead(nn.Module):
         return (self.head(context).float(),)
 
 
-def _fold(module: nn.Module) -> None:
+def fold(module: nn.Module) -> None:
     """Each BatchNorm into the convolution before it: a third of the trunk's operators are gone."""
     previous: tuple[str, nn.Module] | None = None
     for name, child in list(module.named_children()):
@@ -187,7 +187,7 @@ def _fold(module: nn.Module) -> None:
             setattr(module, previous[0], fuse_conv_bn_eval(previous[1], child))
             setattr(module, name, nn.Identity())
         else:
-            _fold(child)
+            fold(child)
         previous = name, child
 
 

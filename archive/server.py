@@ -131,6 +131,12 @@ class Server:
         """Address of the management API."""
         return self.values.get("management_address", "http://127.0.0.1:8081")
 
+    @property
+    def pid(self) -> int:
+        """Of the launcher, whose children the front end and its workers are."""
+        assert self._process is not None
+        return self._process.pid
+
     def key(self, api: str = "inference") -> str:
         """The bearer token of ``inference``, ``management`` or ``API`` (which renews the others)."""
         try:

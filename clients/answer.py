@@ -64,6 +64,7 @@ class Answer:
         timing_ms: stage to ms of the server's time.
         batch_size: how many requests ran together.
         crops: whether crops were asked for.
+        cached: whether the server had it from an earlier request, and ran nothing.
     """
 
     model: Model
@@ -75,6 +76,7 @@ class Answer:
     timing_ms: Mapping[str, float]
     batch_size: int
     crops: bool = False
+    cached: bool = False
 
     @property
     def boxes(self) -> Float32:
@@ -103,6 +105,7 @@ class Answer:
             "faces": [self._face(face) for face in self.faces],
             "timing_ms": dict(self.timing_ms),
             "batch_size": self.batch_size,
+            **({"cached": True} if self.cached else {}),
         }
 
     def _face(self, face: Face) -> dict[str, Any]:
@@ -138,6 +141,7 @@ class Answer:
             timing_ms={stage: _number(ms, f"timing_ms.{stage}") for stage, ms in timing.items()},
             batch_size=_count(_get(top, "batch_size"), "batch_size"),
             crops=any("crop" in face for face in faces),
+            cached=top.get("cached") is True,
         )
 
 

@@ -13,6 +13,7 @@ ClientError
 ├── Unavailable              503 unavailable        retryable: the same request may be answered later
 │   ├── QueueFull            503 queue_full         more requests wait than the server takes, or it has no worker
 │   ├── DeadlineMissed       503 deadline           not begun or not finished in time
+│   ├── OutOfMemory          503 out_of_memory      the server's memory was out, for this image alone too
 │   ├── WorkerDied           500 worker_died        no answer was given; detection has no side effects
 │   └── Unreachable              unreachable        connection refused or lost, or no answer in time
 ├── ServerFault              5xx engine, internal   a fault of the server
@@ -136,6 +137,13 @@ class DeadlineMissed(Unavailable):
     """The request reached a worker and was not begun or finished in time."""
 
     _type = "deadline"
+    _status = 503
+
+
+class OutOfMemory(Unavailable):
+    """The server had no memory for the request, nor for one image of it alone."""
+
+    _type = "out_of_memory"
     _status = 503
 
 

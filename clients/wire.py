@@ -46,6 +46,7 @@ _BY_TYPE: dict[str, type[ClientError]] = {
     "too_large": errors.TooLarge,
     "unsupported_image": errors.UnsupportedImage,
     "deadline": errors.DeadlineMissed,
+    "out_of_memory": errors.OutOfMemory,
     "engine": errors.ServerFault,
     "internal": errors.ServerFault,
     "not_authorised": errors.NotAuthorised,

@@ -12,6 +12,18 @@ FILE = "artifacts.json"
 _REPACK = "pack the archive again, or copy it again from where it was whole"
 
 
+def identity(folder: Path) -> bytes:
+    """The sha256 of the list, and so of everything in the archive: [32] bytes.
+
+    Raises:
+        ArtifactError: there is no list.
+    """
+    try:
+        return hashlib.sha256((folder / FILE).read_bytes()).digest()
+    except OSError as error:
+        raise ArtifactError(f"{FILE} of the archive cannot be read: {error}; {_REPACK}") from error
+
+
 def check(folder: Path) -> None:
     """Compare every file with the list that was written when the archive was packed.
 

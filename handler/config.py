@@ -16,7 +16,7 @@ from handler.options import NAMES, Options
 
 FILE = "detector.yaml"
 DETECTORS = ("mogface", "centerface")
-ENGINES = ("ort", "trt", "torch")
+ENGINES = ("ort", "trt", "torch", "winograd")
 PRECISIONS = ("fp32", "fp16", "int8")
 DEVICES = ("auto", "cpu", "cuda")
 #: Pillow itself warns of decompression bombs over this many pixels.
@@ -41,6 +41,7 @@ class Limits:
         + 3 request_pixels                               upright pictures, for crops, landmarks and annotated answers
         + 15 MB x max(images, batchSize)                 canvases; 1.2 MB each where none is over 640x640
         + batchSize (2 max_request_size + 2 response_bytes)   bodies and answers, each once more while it is copied
+        + cache_bytes                                    of Settings
 
     28 bytes a pixel are those of the costliest kind of image; ``handler.image.MEMORY`` has each kind's.
     """
@@ -81,6 +82,9 @@ class Settings:
         decode_threads: images decoded side by side; 0 is this process's cores.
         deadline_s: an image not begun so many seconds after its batch came is answered 503.
         level_skipping: run MogFace's box head only where a level has a score over the threshold.
+        draft: decode large JPEGs at a half, a quarter or an eighth of their size, down to twice what the canvas shows
+            of them. Not where the answer shows the picture, for canvas ``native`` and for MogFace's landmarks.
+        cache_bytes: for the results of images that were answered before; 0 keeps none. See handler.cache.
         log_requests: one structured line a request.
         limits: see Limits.
     """
@@ -102,6 +106,8 @@ class Settings:
     decode_threads: int = 0
     deadline_s: float = 60.0
     level_skipping: bool = True
+    draft: bool = False
+    cache_bytes: int = 0
     log_requests: bool = True
     limits: Limits = field(default_factory=Limits)
 
@@ -115,7 +121,10 @@ class Settings:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}: expected one of {', '.join(allowed)}")
-        for name, low in {"engine_batch": 1, "finest_batch": 0, "threads": 0, "decode_threads": 0}.items():
+        if self.engine == "winograd" and (self.precision != "fp32" or self.device == "cuda"):
+            raise ConfigError(f"precision is {self.precision}, device {self.device}: engine winograd runs fp32 on CPUs")
+        least = {"engine_batch": 1, "finest_batch": 0, "threads": 0, "decode_threads": 0, "cache_bytes": 0}
+        for name, low in least.items():
             if getattr(self, name) < low:
                 raise ConfigError(f"{name} is {getattr(self, name)}: expected {low} or more")
         for name in ("finest_batch", "cuda_graphs"):

@@ -9,7 +9,8 @@ MogFaceError
 │   └── UnsupportedImage     415 unsupported_image  a picture of a kind not taken
 ├── ServiceError             the caller cannot
 │   ├── EngineError          500 engine             the network failed on this input
-│   │   └── DeviceLost       500 engine             and will on every other: the worker must be started again
+│   │   ├── DeviceLost       500 engine             and will on every other: the worker must be started again
+│   │   └── OutOfMemory      503 out_of_memory      memory was out even for this image alone; may be sent again
 │   ├── InternalError        500 internal           a fault of this program
 │   └── DeadlineExceeded     503 deadline           not begun in time; may be sent again
 └── SetupError               nothing is served: raised while an archive is built, checked or loaded
@@ -86,6 +87,13 @@ class EngineError(ServiceError):
 
 class DeviceLost(EngineError):
     """The GPU answers this process nothing any more: after an illegal address only a new process can use it."""
+
+
+class OutOfMemory(EngineError):
+    """Memory of the GPU or the machine was out: of a batch, which then runs in halves, or of one image alone."""
+
+    status = 503
+    type = "out_of_memory"
 
 
 class InternalError(ServiceError):

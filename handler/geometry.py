@@ -93,6 +93,11 @@ class Placement:
         return scaled.astype(np.float32)
 
 
+def size_of(image: Uint8 | Image.Image) -> tuple[int, int]:
+    """(height, width) of an array or a picture, px."""
+    return (image.height, image.width) if isinstance(image, Image.Image) else (image.shape[0], image.shape[1])
+
+
 def choose_canvas(height: int, width: int, canvases: Sequence[Canvas], long_side: int) -> Canvas:
     """The canvas for a height x width image among those whose sides are at most ``long_side``.
 
@@ -130,21 +135,39 @@ def place_native(height: int, width: int, multiple: int = 1) -> Placement:
     return Placement((height, width), content, canvas, scale, scale)
 
 
-def letterbox(image: Uint8, placement: Placement, fill: tuple[int, int, int]) -> Uint8:
+@dataclass(frozen=True)
+class Reduced:
+    """How a picture that was decoded at a lower resolution shows the one it stands for.
+
+    Attributes:
+        source: (height, width) of the full, upright image.
+        box: (left, top, right, bottom) that the full image takes in the reduced one, in its px, counted from pixel
+            edges. It is less than all of it where a side was rounded up.
+    """
+
+    source: tuple[int, int]
+    box: tuple[float, float, float, float]
+
+
+def letterbox(
+    image: Uint8 | Image.Image, placement: Placement, fill: tuple[int, int, int], reduced: Reduced | None = None
+) -> Uint8:
     """The image on its canvas.
 
     Args:
-        image: [H, W, 3] uint8 RGB, upright.
+        image: [H, W, 3] uint8 RGB, upright, or the same as Pillow's picture, which saves two copies where it shrinks.
         placement: of this image's size.
         fill: RGB of the pad at the right and the bottom.
+        reduced: where ``image`` stands for a larger one, whose size the placement is of.
 
     Returns:
         [canvas height, canvas width, 3] uint8; ``image`` itself where nothing has to change.
     """
     height, width = placement.content
-    if image.shape[:2] != placement.content:
-        picture = Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR)
-        image = np.asarray(picture)
+    if reduced or size_of(image) != placement.content:
+        picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+        image = picture.resize((width, height), Image.Resampling.BILINEAR, reduced.box if reduced else None)
+    image = np.asarray(image)
     if placement.content == placement.canvas:
         return image
     array = np.empty((*placement.canvas, 3), np.uint8)

@@ -13,7 +13,7 @@ where the package pillow-heif is installed. Every mode has its rule:
 - of animations, and of files of several pages or pictures, the first is taken.
 
 What decoding costs is bounded before a pixel is decoded: bytes and pixels by Limits, memory by ``Header.memory``, the
-scans of a JPEG and the tags of a TIFF or an EXIF block by constants here.
+scans of a JPEG by a constant here, the tags of a TIFF or an EXIF block by one of :mod:`handler.tags`.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ import contextlib
 import importlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import TypeVar
 
 import numpy as np
 from PIL import AvifImagePlugin, Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin, features  # noqa: F401
 
+from handler import tags
+from handler.colours import rgb
 from handler.config import Limits
 from handler.errors import InvalidImage, RequestError, TooLarge, UnsupportedImage
-from handler.geometry import Uint8
+from handler.geometry import Reduced, Uint8
 
+_N = TypeVar("_N", int, float)
 #: Bytes that decoding and conversion take a pixel at their peak, over the file's own, on the costliest kind of each
 #: format: turned CMYK, alpha, several scans. tests/handler/test_image_memory.py measures them.
 MEMORY = dict.fromkeys(("JPEG", "MPO", "PNG", "GIF", "BMP", "TIFF"), 16) | dict.fromkeys(("WEBP", "AVIF", "HEIF"), 28)
 COSTLIEST = max(MEMORY.values())
 #: Scans of a JPEG. Encoders write a dozen; each costs a pass over all pixels, however few bytes it has.
 SCANS = 100
-#: Bytes of the numbers among a TIFF's or an EXIF block's tags: as objects they take fifty times as much. The offset and
-#: the length of a strip take 8, and there is at most one a row.
-TAG_BYTES = 1 << 20
-_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -52,6 +51,8 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+#: Of EXIF's orientations: those that swap the sides, and those of pictures that begin upright at the right, the bottom.
+_SIDEWAYS, _FROM_RIGHT, _FROM_BOTTOM = (5, 6, 7, 8), (2, 3, 6, 7), (3, 4, 7, 8)
 #: Pictures that callers plausibly send, by how their bytes begin: (offset, bytes, name).
 _OTHERS = (
     (4, b"ftypavi", "AVIF"),
@@ -115,12 +116,23 @@ class Decoded:
     """An upright picture.
 
     Attributes:
-        array: [H, W, 3] uint8 RGB.
+        picture: Pillow's, in RGB.
         format: Pillow's name of the format it came in.
+        reduced: where it was decoded at a lower resolution: what it stands for.
     """
 
-    array: Uint8
+    picture: Image.Image
     format: str
+    reduced: Reduced | None = None
+
+    @property
+    def array(self) -> Uint8:
+        """[H, W, 3] uint8 RGB, a new one each time."""
+        return np.asarray(self.picture)
+
+
+#: (height, width) of the upright image -> the least (height, width) that is needed of it, px.
+Least = Callable[[int, int], tuple[int, int]]
 
 
 def read_header(data: bytes | bytearray, limits: Limits) -> Header:
@@ -135,8 +147,14 @@ def read_header(data: bytes | bytearray, limits: Limits) -> Header:
         return _header(picture)
 
 
-def decode(data: bytes | bytearray, limits: Limits) -> Decoded:
+def decode(data: bytes | bytearray, limits: Limits, least: Least | None = None) -> Decoded:
     """Decode one picture. Size and type are judged from its header, before any pixel is decoded.
+
+    Args:
+        data: the file's bytes.
+        limits: see Limits.
+        least: lets a JPEG be decoded at a half, a quarter or an eighth of its size, as small as this allows. Its
+            decoder then leaves out the finest waves of each block of 8 x 8 pixels, which saves most of its time.
 
     Raises:
         TooLarge, UnsupportedImage, InvalidImage: as read_header.
@@ -144,12 +162,36 @@ def decode(data: bytes | bytearray, limits: Limits) -> Decoded:
     with _opened(data, limits) as picture:
         # A TIFF is turned upright as it is loaded, and would take XMP's word.
         picture.info.pop("xmp", None)
+        reduced = _draft(picture, least) if least and picture.format in ("JPEG", "MPO") else None
         picture.load()
-        upright = _rgb(picture)
-        transpose = _UPRIGHT.get(_orientation(picture))
+        upright = rgb(picture)
+        transpose = _UPRIGHT.get(tags.orientation(picture))
         if transpose is not None:
             upright = upright.transpose(transpose)
-        return Decoded(np.asarray(upright), picture.format or "JPEG")
+        return Decoded(upright, picture.format or "JPEG", reduced)
+
+
+def _draft(picture: Image.Image, least: Least) -> Reduced | None:
+    """Have a JPEG decoded at a lower resolution; what it then stands for, or None where none is low enough."""
+    stored = picture.size
+    orientation = tags.orientation(picture)
+    sideways = orientation in _SIDEWAYS
+    width, height = _turned(*stored, sideways)
+    rows, columns = least(height, width)
+    drafted = picture.draft(None, _turned(columns, rows, sideways))
+    if drafted is None or picture.size == stored:
+        return None
+    # Sides are rounded up: what the stored picture really takes ends within its last column and row.
+    right, bottom = _turned(*drafted[1][2:], sideways)
+    across, down = _turned(*picture.size, sideways)
+    left = across - right if orientation in _FROM_RIGHT else 0.0
+    top = down - bottom if orientation in _FROM_BOTTOM else 0.0
+    return Reduced((height, width), (left, top, left + right, top + bottom))
+
+
+def _turned(across: _N, down: _N, sideways: bool) -> tuple[_N, _N]:
+    """Stored sides as upright ones, or the other way round."""
+    return (down, across) if sideways else (across, down)
 
 
 @contextlib.contextmanager
@@ -191,10 +233,10 @@ def _require(picture: Image.Image, data: bytes | bytearray, limits: Limits) -> N
     if picture.mode in ("I", "F"):
         refused = "samples of 32 bits, signed or float"
     elif isinstance(picture, TiffImagePlugin.TiffImageFile):
-        tile = _tag(picture, TiffImagePlugin.TILEWIDTH, 0) * _tag(picture, TiffImagePlugin.TILELENGTH, 0)
+        tile = tags.number(picture, TiffImagePlugin.TILEWIDTH, 0) * tags.number(picture, TiffImagePlugin.TILELENGTH, 0)
         if tile > limits.pixels:
             raise TooLarge(f"the TIFF has tiles of {tile:,} pixels: at most {limits.pixels:,} are taken")
-        if _tag(picture, TiffImagePlugin.BITSPERSAMPLE, 1) == 12:
+        if tags.number(picture, TiffImagePlugin.BITSPERSAMPLE, 1) == 12:
             refused = "samples of 12 bits"
     elif header.format == "PNG" and data[24] == 16 and "transparency" in picture.info:
         # Which pixels are clear would be decided by their lower bytes too.
@@ -210,8 +252,10 @@ def _require_few_scans(picture: Image.Image, data: bytes | bytearray) -> None:
     if picture.info.get("compression") == "jpeg":
         # Each strip or tile is a JPEG of its own.
         width, height = picture.size
-        across = -(-width // max(1, _tag(picture, TiffImagePlugin.TILEWIDTH, width)))
-        rows = _tag(picture, TiffImagePlugin.TILELENGTH, 0) or _tag(picture, TiffImagePlugin.ROWSPERSTRIP, height)
+        across = -(-width // max(1, tags.number(picture, TiffImagePlugin.TILEWIDTH, width)))
+        rows = tags.number(picture, TiffImagePlugin.TILELENGTH, 0) or tags.number(
+            picture, TiffImagePlugin.ROWSPERSTRIP, height
+        )
         parts = across * -(-height // max(1, rows))
     elif picture.format not in ("JPEG", "MPO"):
         return
@@ -219,47 +263,6 @@ def _require_few_scans(picture: Image.Image, data: bytes | bytearray) -> None:
     scans = data.count(b"\xff\xda")
     if scans > SCANS * parts:
         raise TooLarge(f"the {picture.format} has {scans:,} scans: at most {SCANS * parts:,} are taken")
-
-
-def _tag(picture: Image.Image, tag: int, absent: int) -> int:
-    """The number, or the first of the numbers, of a TIFF's tag."""
-    value: Any = picture.tag_v2.get(tag, absent) if isinstance(picture, TiffImagePlugin.TiffImageFile) else absent
-    return int(value[0] if isinstance(value, tuple) else value)
-
-
-def _rgb(picture: Image.Image) -> Image.Image:
-    """Pillow's picture in RGB; what is transparent shows white."""
-    if picture.mode == "RGB" and "transparency" not in picture.info:
-        return picture
-    if picture.mode.startswith("I;16"):
-        samples = np.asarray(picture)
-        # Pillow inverts a TIFF whose zero is white, but not at 16 bits.
-        if picture.format == "TIFF" and _tag(picture, TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0:
-            samples = ~samples
-        return Image.fromarray((samples >> 8).astype(np.uint8)).convert("RGB")
-    if picture.format == "BMP" and picture.mode == "RGBA" and picture.getchannel("A").getextrema() == (0, 0):
-        return picture.convert("RGB")
-    if picture.mode in ("LA", "RGBA", "PA", "La", "RGBa") or "transparency" in picture.info:
-        layer = (
-            picture
-            if picture.mode in ("LA", "RGBA") and "transparency" not in picture.info
-            else picture.convert("RGBA")
-        )
-        white = Image.new("RGB", layer.size, "white")
-        white.paste(layer, mask=layer)
-        return white
-    return picture.convert("RGB")
-
-
-def _orientation(picture: Image.Image) -> int:
-    exif = Image.Exif()
-    try:
-        # Not picture.getexif(), which takes XMP's word too.
-        exif.load(picture.info.get("exif", b""))
-        value = exif.get(_ORIENTATION, 1)
-    except Exception:  # noqa: BLE001 - broken EXIF blocks raise nearly anything; they count as upright
-        return 1
-    return value if isinstance(value, int) else 1
 
 
 def _unidentified(data: bytes | bytearray) -> RequestError:
@@ -278,46 +281,3 @@ def _unidentified(data: bytes | bytearray) -> RequestError:
     return InvalidImage(
         f"the {len(data):,} bytes are no image of a kind that is taken ({taken}); they begin with {bytes(data[:8])!r}"
     )
-
-
-class _Directory(TiffImagePlugin.ImageFileDirectory_v2):
-    """Pillow's reader of the tags of TIFF files, EXIF blocks and multi-picture JPEGs, held to what the bytes can hold.
-
-    Each of 65,535 tags may claim the same bytes as its value, and Pillow copies them for each: 64 kB of EXIF become
-    350 MB, a TIFF of 20 MB any number.
-    """
-
-    def load(self, fp: IO[bytes]) -> None:
-        """Read one directory.
-
-        Raises:
-            ValueError: its values overlap, or have more numbers than TAG_BYTES allows.
-        """
-        super().load(_Once(fp))  # type: ignore[arg-type]
-        # 1, 2, 6 and 7 are bytes and text, which stay what they are.
-        numbers = sum(len(value) for tag, value in self._tagdata.items() if self.tagtype[tag] not in (1, 2, 6, 7))
-        if numbers > TAG_BYTES:
-            raise ValueError(f"the tags have {numbers:,} bytes of numbers: at most {TAG_BYTES:,} are read")
-
-
-class _Once:
-    """A file of which no more is read than it has, twice over: two tags may share a value."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        here = file.tell()
-        self._left = 2 * file.seek(0, io.SEEK_END)
-        file.seek(here)
-        self.seek, self.tell = file.seek, file.tell
-
-    def read(self, size: int = -1) -> bytes:
-        """Raises ValueError where more is read than there is."""
-        data = self._file.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise ValueError("tags claim the same bytes as their values again and again")
-        return data
-
-
-# Pillow has no setting for it. A test sends such files, so that a Pillow that reads them otherwise is noticed.
-TiffImagePlugin.ImageFileDirectory_v2 = _Directory  # type: ignore[misc]

@@ -82,6 +82,8 @@ IMAGES = Counter("mogface_images_total", ("outcome",))
 FACES = Counter("mogface_faces_total")
 CANVASES = Counter("mogface_canvases_total", ("canvas",))
 LEVELS = Counter("mogface_levels_total", ("level", "box_head"))
+CACHE_LOOKUPS = Counter("mogface_cache_lookups_total", ("result",))
+CACHE_EVICTIONS = Counter("mogface_cache_evictions_total")
 BATCH_REQUESTS = Histogram("mogface_batch_requests", bounds=_SIZES)
 BATCH_SECONDS = Histogram("mogface_batch_seconds", bounds=_SECONDS)
 RUN_IMAGES = Histogram("mogface_run_images", bounds=_SIZES)
@@ -98,6 +100,8 @@ FAMILIES: tuple[Family, ...] = (
     FACES,
     CANVASES,
     LEVELS,
+    CACHE_LOOKUPS,
+    CACHE_EVICTIONS,
     BATCH_REQUESTS,
     BATCH_SECONDS,
     RUN_IMAGES,

@@ -76,7 +76,8 @@ def parse(request: Request, settings: Settings) -> Parsed:
         elif content_type.startswith("application/json"):
             fields = _json_object(body)
     values, named = _split(fields)
-    options = settings.options.updated(_options_in_headers(request) | named, settings.canvases)
+    given = _options_in_headers(request) | named
+    options = settings.options.updated(given, settings.canvases) if given else settings.options
     if not values:
         raise InvalidRequest(
             'no image came: send its bytes as the body, {"image": BASE64} as JSON, or a multipart part "image"'

@@ -58,12 +58,14 @@ class Answered:
         decode_ms: what decoding took.
         format: it came in.
         image: [H, W, 3] uint8 RGB, where a picture goes into the answer.
+        cached: whether nothing was decoded or run for it.
     """
 
     result: Result
     decode_ms: float
     format: str
     image: Uint8 | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,7 @@ def _one(answer: Answered, options: Options, model: ModelInfo, batch_size: int, 
         "faces": listed,
         "timing_ms": {stage: round(value, 2) for stage, value in timing.items()},
         "batch_size": batch_size,
+        **({"cached": True} if answer.cached else {}),
     }
 
 

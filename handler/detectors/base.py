@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import abc
+import json
+import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from PIL import Image
 
+from handler import exhaustion
 from handler.config import Settings
 from handler.detections import Detections
-from handler.errors import DeadlineExceeded, EngineError, InvalidOption, MogFaceError
+from handler.errors import DeadlineExceeded, EngineError, InvalidOption, MogFaceError, OutOfMemory
 from handler.geometry import (
     NATIVE,
     Canvas,
     Float32,
     Placement,
+    Reduced,
     Uint8,
     choose_canvas,
     letterbox,
     place,
     place_native,
+    size_of,
 )
 from handler.nms import rank
 from handler.options import AUTO, Options
+
+log = logging.getLogger("mogface")
 
 #: Strongest candidates of an image that reach suppression, as in ModelScope's detector.
 TOP_K = 5000
@@ -119,66 +127,94 @@ class Detector(abc.ABC):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
-    def prepare(self, image: Uint8, options: Options) -> Prepared:
+    def place(self, height: int, width: int, options: Options) -> Placement:
+        """Where an image of this size, upright, lies on its canvas; may be asked from many threads at once."""
+        if options.canvas == NATIVE:
+            return place_native(height, width, self.multiple)
+        if options.canvas == AUTO:
+            canvases, long_side = self.settings.canvases, self.settings.long_side
+            return place(height, width, choose_canvas(height, width, canvases, long_side))
+        return place(height, width, Canvas.parse(options.canvas))
+
+    def prepare(self, image: Uint8 | Image.Image, options: Options, reduced: Reduced | None = None) -> Prepared:
         """Put one image on its canvas. May run in many threads at once.
 
         Args:
-            image: [H, W, 3] uint8 RGB, upright.
+            image: [H, W, 3] uint8 RGB, upright; or Pillow's picture in RGB.
             options: of its request.
+            reduced: where ``image`` stands for a larger one, which the faces will be found in. Not for an image that
+                ``looks_at_source``.
         """
         started = time.perf_counter()
-        height, width = image.shape[:2]
-        if options.canvas == NATIVE:
-            placement = place_native(height, width, self.multiple)
-        elif options.canvas == AUTO:
-            canvases, long_side = self.settings.canvases, self.settings.long_side
-            placement = place(height, width, choose_canvas(height, width, canvases, long_side))
-        else:
-            placement = place(height, width, Canvas.parse(options.canvas))
-        array, fraction = self._array(image, placement, native=options.canvas == NATIVE)
+        native = options.canvas == NATIVE
+        placement = self.place(*(reduced.source if reduced else size_of(image)), options)
+        kept = None
+        if self.looks_at_source(options):
+            assert reduced is None
+            image = np.asarray(image)
+            kept = image if options.wants_landmarks and self.landmarks_on_source else None
+        array, fraction = self._array(image, placement, reduced, native)
         shapes = {"image": (1, *array.shape)} | ({} if fraction is None else {"fraction": (1, *fraction.shape)})
-        if options.canvas == NATIVE and not self._takes(shapes):
+        if native and not self._takes(shapes):
             allowed = ", ".join([AUTO, *map(str, self.settings.canvases)])
             raise InvalidOption(
                 f"canvas is 'native', {placement.canvas} here, which engine {self.settings.engine} has no plan for: "
                 f"this archive has {allowed} (height x width)"
             )
-        kept = image if options.wants_landmarks and self.landmarks_on_source else None
         return Prepared(array, placement, options, fraction, kept, _since(started))
+
+    def looks_at_source(self, options: Options) -> bool:
+        """Whether these options take more of an image than its canvas: exact values, or landmarks at its full size."""
+        return options.canvas == NATIVE or (options.wants_landmarks and self.landmarks_on_source)
 
     def _takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
         """Whether the first graph takes inputs of these names and shapes; here any."""
         return True
 
-    def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:
+    def _array(
+        self, image: Uint8 | Image.Image, placement: Placement, reduced: Reduced | None, native: bool
+    ) -> tuple[Uint8, Float32 | None]:
         """The canvas array, and what it lacks of unrounded values; ``native`` is the canvas that was asked for."""
-        return letterbox(image, placement, self.fill), None
+        return letterbox(image, placement, self.fill, reduced), None
 
-    def detect(self, images: Sequence[Prepared], deadline: float) -> list[Result | MogFaceError]:
+    def detect(self, images: Iterable[Prepared], deadline: float) -> list[Result | MogFaceError]:
         """Find the faces of every image.
 
-        Images of one canvas run together, at most ``engine_batch`` at a time. When a batch fails it is
-        halved until the fault is alone: it costs only the image that caused it.
+        Images of one canvas run together, at most ``engine_batch`` at a time, as soon as so many have come. When a
+        batch fails, or memory is out, it is halved until the fault is alone: it costs only the image that caused it.
 
         Args:
-            images: in any order and of any sizes.
+            images: in any order and of any sizes. They may come one by one while others run; which ones run together
+                is decided by their order alone.
             deadline: of ``time.monotonic()``; images whose batch has not begun by then are not run.
 
         Returns:
             In the order of ``images``: a result, or the error that belongs to that image.
         """
+        size = self.settings.engine_batch
         groups: dict[tuple[Canvas, bool], list[int]] = defaultdict(list)
-        for index, image in enumerate(images):
-            groups[image.placement.canvas, image.fraction is not None].append(index)
         results: dict[int, Result | MogFaceError] = {}
+        come: list[Prepared] = []
+        for index, image in enumerate(images):
+            come.append(image)
+            members = groups[image.placement.canvas, image.fraction is not None]
+            members.append(index)
+            if len(members) == size:
+                self._run(members.copy(), come, deadline, results)
+                members.clear()
         for members in groups.values():
-            size = self.settings.engine_batch
-            # Last in, first out: the halves of a failed chunk come next.
-            chunks = [members[start : start + size] for start in range(0, len(members), size)][::-1]
-            while chunks:
-                chunk = chunks.pop()
-                results.update(self._attempt(chunk, [images[index] for index in chunk], deadline, chunks))
-        return self._complete(images, [results[index] for index in range(len(images))], deadline)
+            self._run(members, come, deadline, results)
+        return self._complete(come, [results[index] for index in range(len(come))], deadline)
+
+    def _run(
+        self, members: list[int], come: Sequence[Prepared], deadline: float, results: dict[int, Result | MogFaceError]
+    ) -> None:
+        """Run some of the images together, in halves where that fails, and add their results."""
+        # Last in, first out: the halves of a failed chunk come next.
+        chunks = [members] if members else []
+        while chunks:
+            chunk = chunks.pop()
+            results.update(self._attempt(chunk, [come[index] for index in chunk], deadline, chunks))
 
     def _complete(
         self, images: Sequence[Prepared], results: list[Result | MogFaceError], deadline: float
@@ -195,12 +231,19 @@ class Detector(abc.ABC):
             return {index: DeadlineExceeded(message) for index in indices}
         try:
             return dict(zip(indices, self._detect(images), strict=True))
-        except EngineError as error:
-            if len(indices) == 1:
-                return {indices[0]: error}
-            middle = len(indices) // 2
-            retries += [indices[middle:], indices[:middle]]
-            return {}
+        except Exception as error:
+            failure = exhaustion.failure(error, len(indices))
+            if failure is None:
+                raise
+        # Only here is the error gone, and with it the tensors that its traceback held.
+        if isinstance(failure, OutOfMemory):
+            exhaustion.release()
+            log.warning(json.dumps({"event": "out_of_memory", "images": len(indices)}))
+        if len(indices) == 1:
+            return {indices[0]: failure}
+        middle = len(indices) // 2
+        retries += [indices[middle:], indices[:middle]]
+        return {}
 
     @abc.abstractmethod
     def _detect(self, images: list[Prepared]) -> list[Result]:
@@ -243,17 +286,17 @@ def finish(boxes: Float32, scores: Float32, landmarks: Float32, placement: Place
     height, width = placement.source
     boxes = placement.to_source(boxes)
     inside = (boxes[:, 2] >= 0) & (boxes[:, 3] >= 0) & (boxes[:, 0] <= width - 1) & (boxes[:, 1] <= height - 1)
-    boxes = np.clip(boxes, 0, np.array([width - 1, height - 1] * 2, np.float32))
-    points = placement.to_source(landmarks.reshape(-1, 10)).reshape(-1, 5, 2)
+    boxes = np.clip(boxes[inside], 0, np.array([width - 1, height - 1] * 2, np.float32))
+    points = placement.to_source(landmarks[inside].reshape(-1, 10)).reshape(-1, 5, 2)
     try:
-        faces = Detections(boxes, scores, points, height, width)[inside]
+        faces = Detections(boxes, scores[inside], points, height, width)
     except ValueError as error:
         raise EngineError(f"the network gave impossible faces: {error}") from error
     if options.min_face_size > 0:
         faces = faces[faces.sizes >= options.min_face_size]
     if options.order == "size":
         faces = faces[rank(faces.sizes)]
-    return faces[: options.max_faces]
+    return faces[: options.max_faces] if len(faces) > options.max_faces else faces
 
 
 def _since(started: float) -> float:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from handler import exhaustion
 from handler.detections import no_landmarks
 from handler.detectors.centerface import decode
 from handler.engines import Engine
-from handler.errors import DeadlineExceeded, EngineError, MogFaceError
+from handler.errors import DeadlineExceeded, EngineError, MogFaceError, OutOfMemory
 from handler.geometry import Float32, Uint8
 from handler.nms import nms
 
@@ -80,11 +81,20 @@ class LandmarkStage:
         try:
             maps = self._engine.run({"image": torch.from_numpy(np.stack([crop.array for crop in crops]))})
             arrays = {name: tensor.float().cpu().numpy() for name, tensor in maps.items()}
-        except EngineError as error:
-            if len(crops) == 1:
-                return [error]
-            return [self._attempt([crop])[0] for crop in crops]
-        return [_points(crop, {name: array[row] for name, array in arrays.items()}) for row, crop in enumerate(crops)]
+        except Exception as error:
+            failure = exhaustion.failure(error, 1)
+            if failure is None:
+                raise
+        else:
+            return [
+                _points(crop, {name: array[row] for name, array in arrays.items()}) for row, crop in enumerate(crops)
+            ]
+        # Only here is the error gone, and with it the tensors that its traceback held.
+        if isinstance(failure, OutOfMemory):
+            exhaustion.release()
+        if len(crops) == 1:
+            return [failure]
+        return [self._attempt([crop])[0] for crop in crops]
 
 
 def _cut(image: Uint8, box: Float32) -> _Crop:

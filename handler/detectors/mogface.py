@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from handler import engines
 from handler.anchors import SIZES, STRIDES, Grid, decode, grid
@@ -23,7 +24,7 @@ from handler.detectors import centerface
 from handler.detectors.base import TOP_K, Detector, Prepared, Result, Run, Stopwatch, finish
 from handler.detectors.landmarks import LandmarkStage
 from handler.errors import EngineError, MogFaceError
-from handler.geometry import Float32, Placement, Uint8, shrink_float
+from handler.geometry import Float32, Placement, Reduced, Uint8, shrink_float
 from handler.nms import nms
 
 GRAPHS = ("trunk", "score_head", "box_head", centerface.GRAPH)
@@ -75,10 +76,12 @@ class MogFace(Detector):
     def _takes(self, shapes: Mapping[str, Sequence[int]]) -> bool:
         return self._trunk.takes(shapes)
 
-    def _array(self, image: Uint8, placement: Placement, native: bool) -> tuple[Uint8, Float32 | None]:
+    def _array(
+        self, image: Uint8 | Image.Image, placement: Placement, reduced: Reduced | None, native: bool
+    ) -> tuple[Uint8, Float32 | None]:
         if not native or placement.content == placement.source:
-            return super()._array(image, placement, native)
-        shrunk = shrink_float(image, placement)
+            return super()._array(image, placement, reduced, native)
+        shrunk = shrink_float(np.asarray(image), placement)
         array = np.floor(shrunk).astype(np.uint8)
         return array, shrunk - array
 
@@ -128,12 +131,17 @@ class MogFace(Detector):
             contexts = {}
             for level in levels:
                 rows = [row for row, image in enumerate(images) if _reaches(level, image)]
+                if not rows:
+                    # Unseen: an engine that leaves work until its result is looked up never does this.
+                    del features[LEVELS[level]]
+                    continue
                 feature = features.pop(LEVELS[level])
-                if rows:
-                    scored = self._score_head.run({"level": _some(feature, rows)})
-                    scores[rows, cells.levels[level]] = scored["scores"].float()
-                    contexts[level] = rows, scored["context"]
+                watch.lap("trunk")
+                scored = self._score_head.run({"level": _some(feature, rows)})
+                scores[rows, cells.levels[level]] = scored.pop("scores").float()
+                contexts[level] = rows, scored
                 del feature
+                watch.lap("score_head")
             # max gives NaN where there is any, so one look at the maxima sees all scores.
             best = torch.stack([scores[:, cells.levels[level]].amax(1) for level in levels], 1).cpu().numpy()
             if np.isnan(best).any():
@@ -141,14 +149,16 @@ class MogFace(Detector):
             over = best > np.array(limits, np.float32)[:, None]
             watch.lap("score_head")
             for level in list(contexts):
-                rows, context = contexts.pop(level)
+                rows, scored = contexts.pop(level)
                 fired = [row for row in rows if over[row, levels.index(level)] or not self.settings.level_skipping]
                 if fired:
+                    context = scored.pop("context")
                     found = self._box_head.run({"context": _some(context, [rows.index(row) for row in fired])})
-                    offsets[fired, cells.levels[level]] = found["offsets"].float()
+                    offsets[fired, cells.levels[level]] = found.pop("offsets").float()
+                    del context, found
                 for row in fired:
                     ran[row].append(STRIDES[level])
-                del context
+                del scored
             watch.lap("box_head")
         thresholds = torch.tensor(limits, device=device)
         strongest = _strongest(scores, offsets, cells, thresholds).cpu().numpy()
@@ -156,7 +166,7 @@ class MogFace(Detector):
         watch.lap("box_head")
         return strongest, ran
 
-    def _features(self, images: list[Prepared]) -> dict[str, torch.Tensor]:
+    def _features(self, images: list[Prepared]) -> MutableMapping[str, torch.Tensor]:
         feeds = {"image": torch.from_numpy(np.stack([image.array for image in images]))}
         fractions = [image.fraction for image in images if image.fraction is not None]
         if fractions:

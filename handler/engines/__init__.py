@@ -44,4 +44,12 @@ def load(settings: Settings, folder: Path, graph: str, device: torch.device) -> 
                 "as long as fp32 ones; build with --precision fp32"
             )
         return TorchEngine(folder / "graphs" / f"{graph}.pt2", device, engine_threads(settings.threads))
-    raise ConfigError(f"engine is {settings.engine!r}: expected ort, trt or torch")
+    if settings.engine == "winograd":
+        from handler.engines.winograd import WinogradEngine
+
+        if device.type != "cpu":
+            raise EnvironmentFault(
+                f"engine winograd runs on CPUs, and the device is {device}: set device to cpu, or build another engine"
+            )
+        return WinogradEngine(folder / "graphs" / f"{graph}.json", engine_threads(settings.threads))
+    raise ConfigError(f"engine is {settings.engine!r}: expected ort, trt, torch or winograd")

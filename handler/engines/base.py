@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,17 +48,19 @@ class Engine(abc.ABC):
         self.outputs = dict(outputs)
         self.device = device
 
-    def run(self, feeds: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def run(self, feeds: Mapping[str, torch.Tensor]) -> MutableMapping[str, torch.Tensor]:
         """Run the graph.
 
         Args:
             feeds: every input by name; optional ones may be missing.
 
         Returns:
-            Every output by name, on ``device``.
+            Every output by name, on ``device``. An engine may leave the work for an output until it is first looked
+            up, so delete what is not wanted, and leave the feeds as they are until then.
 
         Raises:
-            EngineError: a feed that does not fit the graph, or a failure inside the library.
+            EngineError: a feed that does not fit the graph, or a failure inside the library; of an output that was
+                left until later, where it is looked up.
         """
         self._check(feeds)
         return self._run({name: self._take(tensor) for name, tensor in feeds.items()})
@@ -87,7 +89,7 @@ class Engine(abc.ABC):
         return placed.contiguous() if self.contiguous else placed
 
     @abc.abstractmethod
-    def _run(self, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _run(self, feeds: dict[str, torch.Tensor]) -> MutableMapping[str, torch.Tensor]:
         """Run on checked tensors of this device, contiguous where the library needs it."""
 
     def _check(self, feeds: Mapping[str, torch.Tensor]) -> None:

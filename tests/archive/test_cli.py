@@ -9,6 +9,7 @@ from archive import cli, properties
 from archive.build import Workspace
 from archive.cli import main
 from archive.files import sha256
+from archive.pack import read_settings
 from archive.verify import PHOTOGRAPH
 from tests.archive.conftest import ROOT
 
@@ -76,6 +77,7 @@ def test_an_engine_that_is_not_there_is_refused(folders: list[str], capsys: Outp
 
 def test_what_centerface_cannot_be_built_of_is_refused(folders: list[str], capsys: Output) -> None:
     build = ("build", "centerface", *folders)
+    assert "score_threshold" in refusal(capsys, *build, "--set", "options.score_threshold=2")
     assert "CenterFace has its own" in refusal(capsys, *build, "--weights", "seeded:3")
     assert "int8 needs a folder of pictures" in refusal(capsys, *build, "--precision", "int8")
     assert "ort and trt run int8" in refusal(capsys, *build, "--precision", "int8", "--engine", "torch")
@@ -200,3 +202,10 @@ def test_an_interrupt_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatc
 def test_the_photograph_is_there_wherever_one_is() -> None:
     assert PHOTOGRAPH.is_absolute()
     assert PHOTOGRAPH.is_file()
+
+
+def test_settings_of_the_archive_are_set_by_name(workspace: Workspace, tmp_path: Path) -> None:
+    given = ["--set", "draft=true", "--set", "limits.pixels=1000000", "--set", "limits.images=3"]
+    assert main(["pack", "centerface", "--build", str(workspace.build), "--store", str(tmp_path), *given]) == 0
+    settings = read_settings(tmp_path / "centerface.mar")
+    assert (settings.draft, settings.limits.pixels, settings.limits.images) == (True, 1_000_000, 3)

@@ -436,3 +436,13 @@ def test_the_command_takes_mig_instances_and_checks_against_them(
     assert main([*common, "--mig", "3g.20gb", "--check", str(output)]) == 0
     # Two workers do not fit into 3 GB.
     assert main([*common, "--mig", "1g.3gb", "--check", str(output)]) == 1
+
+
+def test_a_workers_cache_is_memory_it_needs() -> None:
+    def told(cache_bytes: int) -> str:
+        return configure(SHIPPED, [archive(cache_bytes=cache_bytes)], Plan())
+
+    assert "about 500 MB of memory each" in told(0)
+    assert "about 1300 MB of memory each" in told(800_000_000)
+    with pytest.raises(ConfigError, match="MB"):
+        told(20 * GB)

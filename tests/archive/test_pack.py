@@ -41,7 +41,7 @@ def package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_archive_holds_just_what_it_should(packed: Path) -> None:
     root = Path(handler.__path__[0])
     modules = {f"handler/{path.relative_to(root)}" for path in root.rglob("*.py")}
-    foreign = {f"handler/engines/{name}.py" for name in ("torch_engine", "trt")}
+    foreign = {f"handler/engines/{name}.py" for name in ("torch_engine", "trt", "winograd")}
     assert {"handler/engines/ort.py", "handler/engines/trt.py"} <= modules
     # An archive carries its own engine alone.
     modules -= foreign

@@ -22,6 +22,7 @@ TREE = {
     "Unavailable": ("ClientError", 503, "unavailable", True),
     "QueueFull": ("Unavailable", 503, "queue_full", True),
     "DeadlineMissed": ("Unavailable", 503, "deadline", True),
+    "OutOfMemory": ("Unavailable", 503, "out_of_memory", True),
     "WorkerDied": ("Unavailable", 500, "worker_died", True),
     "Unreachable": ("Unavailable", None, "unreachable", True),
     "ServerFault": ("ClientError", 500, "internal", False),

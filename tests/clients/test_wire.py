@@ -175,6 +175,7 @@ def refused(status: int, body: bytes) -> ClientError:
         (500, "engine", errors.ServerFault),
         (500, "internal", errors.ServerFault),
         (503, "deadline", errors.DeadlineMissed),
+        (503, "out_of_memory", errors.OutOfMemory),
     ],
 )
 @pytest.mark.parametrize("over_grpc", [False, True])

@@ -49,5 +49,17 @@ def test_what_is_not_as_listed_is_named(folder: Path, change: Callable[[Path], o
         artifacts.check(folder)
 
 
+def test_an_archive_is_known_by_its_list(folder: Path) -> None:
+    before = artifacts.identity(folder)
+    assert (len(before), artifacts.identity(folder)) == (32, before)
+    listed = json.loads((folder / artifacts.FILE).read_text())
+    listed["files"]["graphs/a.onnx"] = hashlib.sha256(b"another").hexdigest()
+    (folder / artifacts.FILE).write_text(json.dumps(listed))
+    assert artifacts.identity(folder) != before
+    (folder / artifacts.FILE).unlink()
+    with pytest.raises(ArtifactError, match=r"artifacts\.json of the archive cannot be read: .*pack the archive again"):
+        artifacts.identity(folder)
+
+
 def test_the_packer_writes_what_is_read() -> None:
     assert pack.ARTIFACTS == artifacts.FILE

@@ -51,6 +51,8 @@ def any_settings(draw: st.DrawFn) -> Settings:
         decode_threads=draw(counts),
         deadline_s=draw(st.floats(0, 86_400, exclude_min=True, exclude_max=True)),
         level_skipping=draw(st.booleans()),
+        draft=draw(st.booleans()),
+        cache_bytes=draw(counts),
         log_requests=draw(st.booleans()),
         limits=Limits(draw(counts), draw(st.integers(1, PIXELS_CEILING)), draw(counts), draw(counts)),
     )
@@ -117,6 +119,8 @@ WRONG: dict[str, tuple[dict[Any, Any], str]] = {
     ),
     "negative threads": ({"threads": -1}, "threads is -1: expected 0 or more"),
     "negative decoders": ({"decode_threads": -1}, "decode_threads is -1"),
+    "negative cache": ({"cache_bytes": -1}, "cache_bytes is -1: expected 0 or more"),
+    "text for a switch": ({"draft": "yes"}, "draft is 'yes': expected bool"),
     "no time": ({"deadline_s": 0}, "deadline_s is 0"),
     "NaN": ({"deadline_s": float("nan")}, "deadline_s is nan"),
     "a day": ({"deadline_s": 86_400}, "deadline_s is 86400"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from handler.detections import Detections, no_landmarks
 from handler.detectors import base
-from handler.detectors.base import Result, finish
+from handler.detectors.base import Prepared, Result, finish
 from handler.errors import DeadlineExceeded, EngineError, MogFaceError
 from handler.geometry import Canvas, Float32, Placement, place
 from handler.options import Options
@@ -53,6 +54,26 @@ def test_batches_hold_at_most_engine_batch(size: int, expected: list[list[int]])
     fake = detector(engine_batch=size)
     assert found(fake, [(64, 64, level) for level in range(1, 6)]) == [1, 2, 3, 4, 5]
     assert fake.batches == expected
+
+
+def test_a_batch_runs_as_soon_as_its_images_have_come() -> None:
+    """The same batches as of a list, whose images are all there: A A before the third image comes."""
+    fake, come = detector(engine_batch=2), 0
+    seen: list[int] = []
+    fake.before = lambda: seen.append(come)
+    sizes = [(64, 64, 1), (60, 90, 2), (64, 64, 3), (60, 90, 4), (64, 64, 5), (60, 90, 6)]
+
+    def one_by_one() -> Iterator[Prepared]:
+        nonlocal come
+        for height, width, level in sizes:
+            come += 1
+            yield fake.prepare(grey(height, width, level), OPTIONS)
+
+    outcomes = fake.detect(one_by_one(), math.inf)
+    assert [round(float(each.detections.scores[0]) * 255) for each in outcomes if isinstance(each, Result)] == [
+        *range(1, 7)
+    ]
+    assert (fake.batches, seen) == ([[1, 3], [2, 4], [5], [6]], [3, 4, 6, 6])
 
 
 def test_a_failing_batch_costs_only_its_guilty_image() -> None:

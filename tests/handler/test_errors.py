@@ -36,6 +36,7 @@ def test_statuses_are_what_callers_rely_on() -> None:
         "UnsupportedImage": (415, "unsupported_image"),
         "EngineError": (500, "engine"),
         "DeviceLost": (500, "engine"),
+        "OutOfMemory": (503, "out_of_memory"),
         "InternalError": (500, "internal"),
         "DeadlineExceeded": (503, "deadline"),
     }

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from handler.config import Settings
-from handler.geometry import Placement, choose_canvas, letterbox, place, place_native, shrink_float
+from handler.geometry import (
+    Canvas,
+    Placement,
+    Reduced,
+    choose_canvas,
+    letterbox,
+    place,
+    place_native,
+    shrink_float,
+)
 from tests.conftest import RELEASED
 
 _side = st.integers(1, 4000)
@@ -51,6 +62,28 @@ def test_a_mark_lies_where_the_placement_says() -> None:
     rows, columns = np.nonzero(array[:, : placement.content[1], 0] > 127)
     centre = np.array([[columns.mean(), rows.mean()]], np.float32)
     assert np.abs(placement.to_source(centre) - [104.5, 204.5]).max() < 0.5 / placement.scale
+
+
+@pytest.mark.parametrize("size", [(300, 200), (64, 96), (50, 96), (40, 30)])
+def test_pillows_picture_counts_as_its_array(size: tuple[int, int]) -> None:
+    """To the last bit, whether it shrinks, fits or is padded."""
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
+    placement = place(*size, Canvas(64, 96))
+    np.testing.assert_array_equal(
+        letterbox(Image.fromarray(image), placement, (9, 8, 7)), letterbox(image, placement, (9, 8, 7))
+    )
+
+
+def test_a_reduced_picture_is_shown_by_its_box() -> None:
+    """300 px stand in 38 of which they take 37.5: the last half of a pixel is not shown."""
+    reduced = np.zeros((38, 38, 3), np.uint8)
+    reduced[:, :10] = 100
+    reduced[-1] = reduced[:, -1] = 255
+    placement = place(300, 300, Canvas(32, 32))
+    array = letterbox(reduced, placement, (9, 8, 7), Reduced((300, 300), (0, 0, 37.5, 37.5)))
+    expected = Image.fromarray(reduced).resize((32, 32), Image.Resampling.BILINEAR, (0, 0, 37.5, 37.5))
+    np.testing.assert_array_equal(array, np.asarray(expected))
+    assert not np.array_equal(array, letterbox(reduced, placement, (9, 8, 7)))
 
 
 def test_shrinking_is_opencv_s() -> None:

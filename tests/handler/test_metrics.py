@@ -288,9 +288,9 @@ def test_all_outcomes_stages_and_canvases_are_shown_before_the_first_request() -
     Pipeline(FakeDetector(), SETTINGS, ModelInfo("fake", "1.0", "none", "ort", "fp32"), meter)
     found = samples(meter)
     assert set(found.values()) == {0}
-    types = ["deadline", "engine", "internal", "invalid_image", "invalid_option", "invalid_request", "ok", "too_large"]
+    types = ["deadline", "engine", "internal", "invalid_image", "invalid_option", "invalid_request", "ok"]
     outcomes = sorted(labels[-1] for name, *labels in found if name == "mogface_requests_total")
-    assert outcomes == [*types, "unsupported_image"]
+    assert outcomes == [*types, "out_of_memory", "too_large", "unsupported_image"]
     stages = {labels[-1] for name, *labels in found if name == "mogface_stage_seconds_count"}
     assert stages == {"decode", "preprocess", "network", "postprocess", "encode"}
     assert sum(name == "mogface_canvases_total" for name, *_ in found) == len(SETTINGS.canvases) + 1

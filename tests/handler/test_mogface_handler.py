@@ -26,7 +26,8 @@ from handler.mogface_handler import MogFaceHandler, came_by_grpc
 from tests.handler.fake import CPU, grey
 from tests.support import saved
 
-MANIFEST = {"model": {"modelName": "faces", "modelVersion": "2.1"}}
+# Not the name that it is registered under.
+MANIFEST = {"model": {"modelName": "archived", "modelVersion": "2.1"}}
 PICTURE = saved(Image.fromarray(grey(40, 60, 90)), "JPEG")
 METRICS = Path(__file__).parents[2] / "deploy" / "metrics.yaml"
 

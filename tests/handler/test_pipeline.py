@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import logging
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from handler import loader
 from handler import pipeline as module
 from handler.config import Limits, Settings
 from handler.detectors.centerface import CenterFace
 from handler.geometry import Uint8
+from handler.image import decode
 from handler.pipeline import Pipeline
 from handler.request import Request
 from handler.response import ModelInfo, Response
@@ -122,7 +125,8 @@ def test_a_fault_of_the_program_in_the_detector_costs_its_image_alone(
 def test_a_fault_of_the_program_anywhere_costs_its_request_alone(
     fake: FakeDetector, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original, calls = getattr(module, step), iter(range(3))
+    where = loader if step == "decode" else module
+    original, calls = getattr(where, step), iter(range(3))
     lock = threading.Lock()
     guilty = [request(10, "a"), request(20, "b"), request(30, "c")]
 
@@ -133,7 +137,7 @@ def test_a_fault_of_the_program_anywhere_costs_its_request_alone(
             raise ZeroDivisionError("nobody thought of it")
         return original(*args)
 
-    monkeypatch.setattr(module, step, second_fails)
+    monkeypatch.setattr(where, step, second_fails)
     # One decoder, so that calls are in order.
     with caplog.at_level(logging.ERROR, "mogface"):
         responses = pipeline(fake, decode_threads=1).answer(guilty)
@@ -147,10 +151,10 @@ def test_a_fault_of_the_program_anywhere_costs_its_request_alone(
 def test_a_fault_in_preparing_costs_its_image_alone(fake: FakeDetector, monkeypatch: pytest.MonkeyPatch) -> None:
     original = fake.prepare
 
-    def prepare(image: Uint8, options: Any) -> Any:
-        if image[0, 0, 0] == 20:
+    def prepare(image: Image.Image, *args: Any) -> Any:
+        if image.getpixel((0, 0)) == (20, 20, 20):
             raise MemoryError
-        return original(image, options)
+        return original(image, *args)
 
     monkeypatch.setattr(fake, "prepare", prepare)
     assert outcomes(pipeline(fake).answer([request(10), request(20), request(30)])) == [[10], "internal", [30]]
@@ -161,6 +165,40 @@ def test_images_past_the_deadline_answer_that_they_may_be_sent_again(fake: FakeD
     # Neither decoded nor run; what is wrong with a request's form is told all the same.
     assert [response.status for response in now] == [503, 400]
     assert outcomes(now) == ["deadline", "invalid_image"]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("size", [1, 2])
+def test_answers_are_the_same_whether_decoding_overlaps_the_network_or_not(
+    overlap: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    seen: list[int] = []
+    network = threading.Event()
+
+    def held(*args: Any) -> Any:
+        """The fifth picture is decoded only once the network has begun, where it may."""
+        found = decode(*args)
+        if found.array[0, 0, 0] == 50 and overlap:
+            assert network.wait(60)
+        decoded.append(1)
+        return found
+
+    def begun() -> None:
+        seen.append(len(decoded))
+        network.set()
+
+    monkeypatch.setattr(loader, "decode", held)
+    fake = FakeDetector()
+    fake.before = begun
+    fake.settings = dataclasses.replace(fake.settings, engine_batch=size, decode_threads=2)
+    given = Pipeline(fake, fake.settings, MODEL, overlap=overlap)
+    levels = [10, 20, POISON, 30, 50, BUG, 60]
+    # Of another canvas: which images run together is decided by their order alone.
+    requests = [*map(request, levels), Request({"body": picture(70, 90, 60)}, {}), request(80)]
+    assert outcomes(given.answer(requests)) == [[10], [20], "engine", [30], [50], "internal", [60], [70], [80]]
+    assert fake.batches[0] == [10, 20][:size]
+    assert (seen[0] < len(requests)) == overlap
 
 
 def test_an_answer_over_the_limit_costs_its_request_alone(fake: FakeDetector) -> None:
@@ -296,6 +334,16 @@ def test_options_hold_for_their_own_request_alone(real: Pipeline, astronaut: Uin
     assert len(modelscope["scores"]) == 1
     assert [len(each.get("faces", [])) for each in several["results"]] == [1, 0, 1]
     np.testing.assert_allclose(plain["faces"][0]["box"], np.array([181, 58, 270, 178]) - [100, 0, 100, 0], atol=12)
+
+
+def test_overlapping_changes_no_digit(centerface: CenterFace, centerface_settings: Settings, astronaut: Uint8) -> None:
+    """In batches of four: the same images go together, in the same order."""
+    told = []
+    for overlap in (False, True):
+        responses = Pipeline(centerface, centerface_settings, MODEL, overlap=overlap).answer(mixed(astronaut) * 2)
+        told.append([re.sub(rb'"timing_ms":{[^}]*}', b"", response.body) for response in responses])
+    assert sum(b'"faces":[{' in each for each in told[0]) >= 12
+    assert told[0] == told[1]
 
 
 def test_answers_name_the_model_that_was_loaded(centerface_folder: Path, centerface_settings: Settings) -> None:

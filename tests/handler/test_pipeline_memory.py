@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from handler import pipeline as module
+from handler import loader
 from handler.config import Limits
+from handler.counts import Counts
 from handler.image import COSTLIEST, Decoded, decode
 from handler.pipeline import Pipeline
 from handler.request import Request
@@ -104,7 +105,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
             now -= 1
         return decode(*arguments)
 
-    monkeypatch.setattr(module, "decode", slow)
+    monkeypatch.setattr(loader, "decode", slow)
     return lambda: most
 
 
@@ -129,12 +130,12 @@ def test_a_picture_that_fails_gives_its_room_back() -> None:
 
 def test_pictures_of_a_part_are_gone_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    count = Pipeline._count
+    count = Counts.batch
 
-    def look(self: Pipeline, responses: Any, images: Any, seconds: float) -> None:
+    def look(self: Counts, responses: Any, images: Any, seconds: float) -> None:
         kept.extend(image.image for image in images)
         count(self, responses, images, seconds)
 
-    monkeypatch.setattr(Pipeline, "_count", look)
+    monkeypatch.setattr(Counts, "batch", look)
     of(1).answer([request(10, Output="image"), request(20, Crops="true")])
     assert kept == [None, None]

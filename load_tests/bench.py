@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 
 from archive import checkpoint
 from archive.build import Build, Wanted, Workspace, export_centerface
-from archive.files import sha256, whole
+from archive.files import progress, sha256, whole
 from load_tests import machine, report, triton
 from load_tests.errors import LoadFailed
 from load_tests.peers import compare, systems
@@ -32,7 +32,6 @@ from load_tests.peers.loops import Load, Timed
 from load_tests.peers.systems import Running, Subject
 from load_tests.peers.usage import Usage
 from load_tests.pictures import PHOTOGRAPH
-from load_tests.progress import progress
 
 RESULTS = "results.json"
 SEED = 1

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from archive.files import progress
 from load_tests.errors import NoPlan
 from load_tests.plan_model import Service, Serving
 from load_tests.plan_simulation import Arrivals, Cameras, Load, Outcome, simulate
-from load_tests.progress import progress
 
 #: What is tried; TorchServe fixes them when a model is loaded.
 BATCHES = (1, 2, 4, 8, 16, 32, 64)

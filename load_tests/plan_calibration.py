@@ -17,12 +17,12 @@ from model_archiver.model_archiver_config import ModelArchiverConfig
 from model_archiver.model_packaging import generate_model_archive
 
 from archive import properties
+from archive.files import progress
 from archive.serve import isolated
 from archive.server import Server
 from load_tests import launch, machine, plan_service
 from load_tests.plan_model import Service, Serving
 from load_tests.plan_simulation import Arrivals, Outcome, Users, simulate
-from load_tests.progress import progress
 
 NAME = "waiting"
 _VERSION = "1.0"

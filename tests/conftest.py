@@ -9,7 +9,7 @@ import pytest
 import torch
 from skimage import data
 
-from archive import centerface, checkpoint, export, programs
+from archive import centerface, checkpoint, export, programs, winograd
 from archive.checkpoint import Checkpoint
 from handler import detectors
 from handler.config import Settings
@@ -65,6 +65,18 @@ def programs_folder(
     """The same weights as PyTorch's programs."""
     folder = tmp_path_factory.mktemp("programs")
     paths = programs.export_programs(seeded, mogface_folder / "graphs" / "centerface.onnx", folder / "graphs")
+    yield folder
+    for path in paths.values():
+        path.unlink()
+
+
+@pytest.fixture(scope="session")
+def winograd_folder(
+    seeded: Checkpoint, mogface_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The same weights as ncnn's graphs."""
+    folder = tmp_path_factory.mktemp("winograd")
+    paths = winograd.export_graphs(seeded, mogface_folder / "graphs" / "centerface.onnx", folder / "graphs")
     yield folder
     for path in paths.values():
         path.unlink()

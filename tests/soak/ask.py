@@ -35,6 +35,8 @@ class Ask:
         headers: of REST.
         fields: the input map over gRPC; None over REST.
         manner: ``whole``, or how it breaks off: ``gone`` in the midst of its upload, ``slow`` in its upload.
+        flood: of headers: the front end answers and hangs up before it has read them all, and where it is quick the
+            answer is lost with the connection.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Ask:
     headers: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, bytes] | None = None
     manner: str = "whole"
+    flood: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Outcome:
         kind: of the request.
         due: when it should have been sent, s on the monotonic clock: latency counts from then.
         ended: likewise.
-        end: ``right``, ``wrong``, ``undocumented``, ``hung``, ``gone`` (as it meant to), or one of AWAY.
+        end: ``right``, ``wrong``, ``undocumented``, ``hung``, ``gone`` (as it meant to, or a flood has to), or one
+            of AWAY.
         said: what came, where it is not right.
     """
 

@@ -26,6 +26,8 @@ CONNECTIONS = 200
 _BYTES = 30_000_000
 #: A slow upload's pieces, and the time between them.
 _PIECES, _PAUSE_S = 6, 0.5
+#: Within which TorchServe has written a renewed token down.
+_WRITTEN_S = 0.5
 #: Another renewal may come between this one and the next try.
 _RENEWALS = 3
 
@@ -75,7 +77,7 @@ class Caller:
             except ClientError as error:
                 end, said = error.type if error.type in AWAY else UNDOCUMENTED, f"{ask.name}: {error!r}"
             except (httpx.HTTPError, OSError) as error:
-                end, said = "unreachable", f"{ask.name}: {error!r}"
+                end, said = "gone" if ask.flood else "unreachable", f"{ask.name}: {error!r}"
             finally:
                 self.under_way -= 1
         return Outcome(ask.kind, due, time.monotonic(), end, said)
@@ -92,7 +94,9 @@ class Caller:
             try:
                 reply = await send(ask, token)
             except ConnectionError:
-                # TorchServe refuses a token before the upload is whole, and hangs up on the rest of it.
+                # TorchServe refuses a token before the upload is whole, and hangs up on the rest of it; a renewed one
+                # counts before it is in the file.
+                await asyncio.sleep(_WRITTEN_S)
                 if key_of(self._keys) == token:
                     raise
             else:

@@ -59,7 +59,9 @@ def test_status_over_grpc() -> None:
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def outcome_of(answer: Answering, folder: Path, manner: str = "whole", timeout_s: float = 1.0) -> Outcome:
+async def outcome_of(
+    answer: Answering, folder: Path, manner: str = "whole", timeout_s: float = 1.0, flood: bool = False
+) -> Outcome:
     """Of one photograph, by a stand-in for the server."""
     (folder / "key_file.json").write_text('{"inference": {"key": "a"}, "API": {"key": "b"}}')
     listening = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -68,7 +70,7 @@ async def outcome_of(answer: Answering, folder: Path, manner: str = "whole", tim
     server: Any = SimpleNamespace(
         inference=address, management=address, folder=folder, values={"grpc_inference_port": "1"}
     )
-    ask = Ask(ASK.kind, ASK.name, 200, ASK.right, {"content": b"12345678"}, manner=manner)
+    ask = Ask(ASK.kind, ASK.name, 200, ASK.right, {"content": b"12345678"}, manner=manner, flood=flood)
     async with listening, opened(server, "centerface", timeout_s) as caller:
         return await caller.outcome(ask, 0.0)
 
@@ -99,6 +101,11 @@ async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 @pytest.mark.parametrize(("answer", "end"), [(right, "right"), (silent, "hung"), (closing, "unreachable")])
 def test_a_caller_notices(answer: Answering, end: str, tmp_path: Path) -> None:
     assert asyncio.run(outcome_of(answer, tmp_path)).end == end
+
+
+def test_a_flood_of_headers_may_be_hung_up_on(tmp_path: Path) -> None:
+    assert asyncio.run(outcome_of(closing, tmp_path, flood=True)).end == "gone"
+    assert asyncio.run(outcome_of(silent, tmp_path, flood=True)).end == "hung"
 
 
 def test_a_slow_upload_is_answered(tmp_path: Path) -> None:

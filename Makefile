@@ -51,9 +51,14 @@ $(VENV)/.tensorrt: $(VENV)/.serve
 	@$(call PIP,tensorrt)
 	@touch $@
 
+$(VENV)/.web: $(VENV)/.serve
+	@echo "Installing what the web page needs (100 MB, Gradio) ..."
+	@$(call PIP,web)
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.mogface
 	@echo "Installing what tests and checks need ..."
-	@$(call PIP,dev$(comma)load$(comma)video$(comma)bulk$(comma)heif$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
+	@$(call PIP,dev$(comma)load$(comma)video$(comma)web$(comma)bulk$(comma)heif$(comma)java$(if $(filter cpu,$(HOST)),$(comma)tensorrt-rtx))
 	@touch $@
 
 # A small environment of its own, on top of the project's: its models see NumPy 1 before what the project has.
@@ -86,6 +91,10 @@ serve: build ## install, build and serve MODEL in the foreground [CONFIG=file]
 .PHONY: demo
 demo: build ## find the faces of a photograph [PHOTO=file] through a real server, and stop it
 	@$(BIN)/mogface-archive demo --config "$$CONFIG" --model $(firstword $(MODEL)) $${PHOTO:+--photograph "$$PHOTO"}
+
+.PHONY: web
+web: build $(VENV)/.web ## a page for the browser, over the running server or one started for it [PORT=7860] [CONFIG=file]
+	@exec $(BIN)/mogface-web --port $(or $(PORT),7860) --config "$$CONFIG" --model $(firstword $(MODEL))
 
 .PHONY: env
 env: $(VENV)/.serve ## print the exports for a bare torchserve [CONFIG=file]: eval "$(make -s env)"
@@ -147,7 +156,7 @@ format: $(VENV)/.dev ## write the code in the project's format
 constraints: $(BIN)/python ## renew constraints/*.txt
 	$(BIN)/python -m pip install --quiet uv
 	for host in cpu gpu; do $(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
-	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra heif --extra video --extra bulk --extra fuzz --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx --extra winograd) \
+	  --extra $$host --extra serve --extra build --extra client --extra load --extra mogface --extra java --extra heif --extra video --extra web --extra bulk --extra fuzz --extra dev $$([ $$host = cpu ] && echo --extra tensorrt-rtx --extra winograd) \
 	  --output-file constraints/$$host.txt setup.cfg; done
 
 .PHONY: clean

@@ -107,6 +107,7 @@ def _apart(source: str, store: Store) -> None:
 
 def _told(store: Store, counts: Counts, seconds: float) -> int:
     store.write(SUMMARY, json.dumps(asdict(counts), indent=1).encode("utf-8"))
+    store.tidy()
     print(
         f"mogface-bulk: {counts.images:,} images, {counts.faces:,} faces, {counts.failed:,} failed, "
         f"{seconds:.1f} s; {store.url}",

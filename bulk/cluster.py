@@ -83,10 +83,13 @@ def layout(nodes: Sequence[Mapping[str, float]], wish: Wish, on_gpus: bool) -> L
     if not fit:
         raise UsageError("no node of the cluster has a core: start one with `ray start --num-cpus N`")
     if gpus:
-        shares = [int(node["CPU"] // (node["GPU"] * wish.workers_per_gpu)) for node in fit]
-        threads = wish.threads or max(1, min(*shares, _THREADS))
-        room = gpus * wish.workers_per_gpu
-        return _checked(Layout(wish.workers or room, threads, 1 / wish.workers_per_gpu), room, "GPUs")
+        # A node that lends its GPUs alone names no cores, without which there is no worker.
+        pairs = [(int(node.get("CPU", 0)), int(node["GPU"]) * wish.workers_per_gpu) for node in fit]
+        shares = [cores // workers for cores, workers in pairs if cores]
+        threads = wish.threads or max(1, min([_THREADS, *shares]))
+        room = sum(min(workers, cores // threads) for cores, workers in pairs)
+        made = Layout(wish.workers or max(1, room), threads, 1 / wish.workers_per_gpu)
+        return _checked(made, room, "GPUs and the cores beside them")
     least = int(min(node["CPU"] for node in fit))
     threads = wish.threads or min(least, _THREADS)
     room = sum(int(node["CPU"] // threads) for node in fit)

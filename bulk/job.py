@@ -138,6 +138,15 @@ class Folder:
         before = sum((done[number] for number in done.keys() - set(parts)), Counts())
         return Remaining(listing.images, parts, before)
 
+    def reopen(self, parts: Sequence[int]) -> None:
+        """Have these parts not be done: of those that are asked again what was done before would pass for the new.
+
+        Raises:
+            OSError: what says that they are done cannot be removed.
+        """
+        for number in self.done().keys() & set(parts):
+            self.store.remove(f"{_DONE}/{_part(number)}.json")
+
     def total(self) -> Counts:
         """Of the whole job, once nothing remains.
 

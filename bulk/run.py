@@ -37,6 +37,7 @@ def run(work: Work, layout: Layout, archive: Path, remaining: Remaining) -> None
         JobStopped: parts cannot be finished, with the reason of one.
     """
     folder = Folder(work.store, work.form)
+    folder.reopen(remaining.parts)
     told = tally()
     packed = ray.put(np.fromfile(archive, np.uint8))
     pending = list(remaining.parts)

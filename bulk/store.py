@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from bulk.errors import UsageError
 #: Whose PUT shows a file whole or not at all. Elsewhere a reader, or a run that goes on, could meet half a file.
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory")
 _LOCAL = ("file", "local")
+#: Beside the folders, so that a process that is killed leaves nothing in them that is not whole.
+_DRAFTS = ".drafts"
 
 
 def opened(url: str) -> tuple[Any, str]:
@@ -70,8 +73,10 @@ class Store:
             filesystem.pipe_file(f"{root}/{name}", data)
             return
         path = Path(root) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        drafts = Path(root) / _DRAFTS
+        for folder in (path.parent, drafts):
+            folder.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(prefix=f"{path.name}.", dir=drafts)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -83,6 +88,21 @@ class Store:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
+
+    def tidy(self) -> None:
+        """Remove what processes that were killed left of their files; once nobody writes any more."""
+        filesystem, root = opened(self.url)
+        if is_local(filesystem):
+            shutil.rmtree(Path(root) / _DRAFTS, ignore_errors=True)
+
+    def remove(self, name: str) -> None:
+        """One file, which is there.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        filesystem, root = opened(self.url)
+        filesystem.rm_file(f"{root}/{name}")
 
     def read(self, name: str) -> bytes:
         """One file.

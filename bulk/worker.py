@@ -94,12 +94,8 @@ class Worker:
         """Run the parts that are not done yet."""
         numbers = [int(number) for number in batch["part"]]
         # After a node is lost Ray runs again what it may have run: what is done stays as it is.
-        counts = [self._done(number) or self._finished(number) for number in numbers]
+        counts = [self._folder.counts(number) or self._finished(number) for number in numbers]
         return {"part": numbers, "images": [each.images for each in counts]}
-
-    def _done(self, number: int) -> Counts | None:
-        counts = self._folder.counts(number)
-        return counts if counts and not counts.again else None
 
     def _finished(self, number: int) -> Counts:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from archive.files import progress
 from load_tests.errors import NoPlan
 from load_tests.plan import Box, Demand, Plan, tried
 from load_tests.plan_model import Serving
@@ -87,17 +88,20 @@ def search(measured: Sequence[Measured], demand: Demand, box: Box) -> tuple[Poin
     known = fits(measured)
     best = max(float(level["rate"]) for each in measured for level in each.levels)
     least = max(1, math.ceil(demand.rate / best))
-    for servers in range(least, math.ceil(least * _MORE) + 2):
-        plans = []
-        for each in measured:
-            fit = known.get((each.point.archive, each.point.workers))
-            if fit and (plan := tried(demand, fit.service, box, servers, _serving(each.point, fit, box))):
-                plans.append((each.point, plan))
-        if plans:
-            return min(plans, key=lambda found: (round(found[1].outcome.p99_ms), found[0].workers))
+    most = math.ceil(least * _MORE) + 1
+    with progress("servers", most - least + 1, "server") as bar:
+        for servers in range(least, most + 1):
+            plans = []
+            for each in measured:
+                fit = known.get((each.point.archive, each.point.workers))
+                if fit and (plan := tried(demand, fit.service, box, servers, _serving(each.point, fit, box))):
+                    plans.append((each.point, plan))
+            bar.update()
+            if plans:
+                return min(plans, key=lambda found: (round(found[1].outcome.p99_ms), found[0].workers))
     alone = min(fit.service.alone_ms() for fit in known.values())
     raise NoPlan(
-        f"{servers} servers like this one do not keep to a p99 of {demand.p99_ms:g} ms; {least} would do the work, and "
+        f"{most} servers like this one do not keep to a p99 of {demand.p99_ms:g} ms; {least} would do the work, and "
         f"one image alone takes {alone:.1f} ms"
     )
 

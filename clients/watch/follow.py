@@ -21,6 +21,8 @@ from clients.wire import Option
 ENDING = (InvalidOption, InvalidRequest, NotAuthorised, NotFound)
 #: Frames of a file that are read ahead of those under way.
 _AHEAD = 4
+#: That readers have to end, all of them together; one whose source says nothing is left behind.
+_END_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,9 @@ async def follow(
         stopping.cancel()
         for reader in readers:
             reader.stop()
+        end = time.monotonic() + _END_S
         for reader in readers:
-            await asyncio.to_thread(reader.join, 1.0)
+            await asyncio.to_thread(reader.join, max(0.0, end - time.monotonic()))
 
 
 class _Line:

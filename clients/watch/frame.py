@@ -50,11 +50,19 @@ class Frame:
         return picture if turn is None else picture.transpose(turn)
 
     def picture(self, quality: int) -> bytes | Path:
-        """What is sent: a file as it is, a decoded frame as a JPEG of this quality."""
+        """What is sent: a file as it is, a decoded frame as a JPEG of this quality.
+
+        Raises:
+            UsageError: a frame that no JPEG holds, or whose colours cannot be had.
+        """
         if isinstance(self.raw, Path):
             return self.raw
         data = io.BytesIO()
-        self.image().save(data, "JPEG", quality=quality)
+        try:
+            self.image().save(data, "JPEG", quality=quality)
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            size = f"{self.raw.width}x{self.raw.height}"
+            raise UsageError(f"a frame of {size} {self.raw.format.name} has no JPEG: {error}") from error
         return data.getvalue()
 
 

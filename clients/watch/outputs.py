@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +19,8 @@ from PIL import Image, ImageFilter
 from clients import draw
 from clients.answer import Answer
 from clients.errors import ClientError
-from clients.files import whole
+from clients.files import naming, whole
+from clients.streams import STDOUT
 from clients.watch.follow import Seen
 
 _TIME_BASE = Fraction(1, 90_000)
@@ -37,11 +39,15 @@ class Output(Protocol):
         """One more.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: it cannot be written; with its name.
         """
 
     def close(self) -> None:
-        """End it, whole."""
+        """End it, whole.
+
+        Raises:
+            OSError: it cannot be; with its name.
+        """
 
 
 class Lines:
@@ -50,12 +56,12 @@ class Lines:
 
     Args:
         file: that is written to, and flushed at each line.
-        owned: whether it is closed at the end.
+        path: of the file, which is closed at the end; None for ``stdout``, which is not.
     """
 
-    def __init__(self, file: IO[bytes], owned: bool) -> None:
+    def __init__(self, file: IO[bytes], path: Path | None = None) -> None:
         self._file = file
-        self._owned = owned
+        self._path = path
         self._lock = threading.Lock()
 
     def write(self, seen: Seen) -> None:
@@ -73,14 +79,15 @@ class Lines:
         else:
             told["answer"] = replace(seen.outcome, crops=False).to_json()
         line = json.dumps(told, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
-        with self._lock:
+        with self._lock, naming(self._path or STDOUT):
             self._file.write(line)
             self._file.flush()
 
     def close(self) -> None:
         """See Output."""
-        if self._owned:
-            self._file.close()
+        if self._path:
+            with naming(self._path):
+                self._file.close()
 
 
 class Crops:
@@ -112,7 +119,7 @@ class Videos:
     """``FOLDER/SOURCE.mp4``: the frames that were answered, at their times, with their faces drawn in or blurred.
 
     A frame without an answer is left out: nobody knows what is on it. A source whose frames change their size goes on
-    in ``SOURCE.2.mp4``. Each file is named so once it is whole.
+    in ``SOURCE.2.mp4``, or the next number that is no other source's. Each file is named so once it is whole.
 
     Args:
         folder: of the videos.
@@ -136,18 +143,27 @@ class Videos:
         picture = blurred(picture, answer) if self._blur else draw.annotate(picture, answer)
         video = self._open.get(seen.source)
         if video and video.size != picture.size:
-            video.close()
+            self._open.pop(seen.source).close()
             video = None
         if video is None:
-            part = self._parts[seen.source] = self._parts.get(seen.source, 0) + 1
-            name = self._files[seen.source] + ("" if part == 1 else f".{part}") + ".mp4"
-            video = self._open[seen.source] = _Video(self._folder / name, picture.size)
+            path = self._folder / f"{self._next(seen.source)}.mp4"
+            video = self._open[seen.source] = _Video(path, picture.size)
         video.write(picture, seen.frame.seconds)
 
     def close(self) -> None:
         """See Output."""
-        for video in self._open.values():
-            video.close()
+        with contextlib.ExitStack() as stack:
+            for video in self._open.values():
+                stack.callback(video.close)
+
+    def _next(self, source: str) -> str:
+        """The name of a source's next file; another source's own may be ``SOURCE.2``."""
+        name = file = self._files[source]
+        part = self._parts.get(source, 0) + 1
+        while part > 1 and (name := f"{file}.{part}") in self._files.values():
+            part += 1
+        self._parts[source] = part
+        return name
 
 
 class _Video:
@@ -157,8 +173,9 @@ class _Video:
         self.size = size
         self._path = path
         self._draft = path.with_name(f".{path.name}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._container = av.open(str(self._draft), "w", format="mp4")
+        with _naming(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._container = av.open(str(self._draft), "w", format="mp4")
         self._stream = self._container.add_stream("libx264", rate=30, options={"crf": _CRF, "preset": "veryfast"})
         # Chroma comes in pairs of pixels.
         self._stream.width, self._stream.height = (side + side % 2 for side in size)
@@ -172,12 +189,29 @@ class _Video:
         frame = av.VideoFrame.from_ndarray(np.asarray(padded), format="rgb24")
         frame.time_base = _TIME_BASE
         frame.pts = self._last = max(self._last + 1, round(seconds / _TIME_BASE))
-        self._container.mux(self._stream.encode(frame))
+        with _naming(self._path):
+            self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:
-        self._container.mux(self._stream.encode())
-        self._container.close()
-        self._draft.replace(self._path)
+        try:
+            with _naming(self._path):
+                try:
+                    self._container.mux(self._stream.encode())
+                finally:
+                    self._container.close()
+                self._draft.replace(self._path)
+        finally:
+            self._draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """FFmpeg's errors as OSErrors with this name; not all of them are."""
+    with naming(path):
+        try:
+            yield
+        except av.error.FFmpegError as error:
+            raise OSError(error.errno, error.strerror) from error
 
 
 def blurred(picture: Image.Image, answer: Answer) -> Image.Image:

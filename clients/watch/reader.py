@@ -17,15 +17,17 @@ from clients.watch.slot import Slot
 from clients.watch.sources import Kind, Source, frames_of
 from clients.watch.tally import Tally
 
-#: Without a word from a camera for so long, s, it is opened again.
+#: Without a word from a stream for so long, s, it is opened again. A camera's driver cannot be waited for less.
 SILENT_S = 10.0
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 #: Over TCP, as lost packets would damage frames; no buffering in front of the decoder.
 _RTSP = {"rtsp_transport": "tcp", "fflags": "nobuffer", "flags": "low_delay"}
 #: Frames of a source that tells no times, a second.
 _RATE = 25.0
-#: A clock that jumps by more, s, has been set anew.
+#: A clock that may be set anew, and jumps by more, s, has been.
 _JUMP_S = 10.0
+#: FFmpeg's mark of formats whose clock may be set anew, as transport streams': AVFMT_TS_DISCONT of its avformat.h.
+_DISCONTINUOUS = 0x0200
 _MESSAGE = 200
 
 
@@ -65,7 +67,7 @@ class Reader:
     """
 
     def __init__(self, source: Source, slot: Slot, tally: Tally, reading: Reading) -> None:
-        # A daemon: a camera that says nothing holds its thread for SILENT_S.
+        # A daemon: a stream that says nothing holds its thread for SILENT_S, a camera for ever.
         self._thread = threading.Thread(target=self._run, name=f"watch {source.name}", daemon=True)
         self._source = source
         self._slot = slot
@@ -73,9 +75,9 @@ class Reader:
         self._reading = reading
         self._picker = Picker(reading.every, reading.fps)
         self._stopped = threading.Event()
-        self._started = time.monotonic()
+        self._started = 0.0
         self._index = 0
-        self._last = -1.0
+        self._last = float("-inf")
 
     def start(self) -> None:
         """Begin, in a thread."""
@@ -95,9 +97,11 @@ class Reader:
         wait = _FIRST_WAIT_S
         try:
             while not self._stopped.is_set():
-                before, self._tally.error = self._index, None
+                before = self._index
                 try:
                     whole = self._read()
+                    if whole and not self._index:
+                        raise UsageError("no frame of it could be decoded")
                 except Exception as error:  # noqa: BLE001 - decoders of damaged streams raise nearly anything
                     whole, self._tally.error = True, _told(error, self._source)
                 if not (whole and self._source.lasting) or self._stopped.is_set():
@@ -116,12 +120,16 @@ class Reader:
         Returns:
             Whether it ended by itself; else no more of it is wanted.
         """
-        clock = _Clock(time.monotonic() - self._started if self._source.live and self._index else 0.0)
-        for seconds, raw in self._frames():
+        clock = _Clock(self._source.lasting)
+        for told, raw in self._frames(clock):
             if self._stopped.is_set():
                 return False
             arrived = time.monotonic()
-            at = max(clock.read(seconds), self._last + 1e-6)
+            if not self._index:
+                self._started = arrived
+            # Of one that is opened again the clock went on meanwhile; what it sent in a burst is ahead of it.
+            begin = max(arrived - self._started, self._last + 1 / _RATE)
+            at = max(clock.read(told, begin), self._last + 1e-6)
             if self._reading.until_s is not None and at >= self._reading.until_s:
                 return False
             if self._source.live and not self._source.lasting:
@@ -131,7 +139,7 @@ class Reader:
             frame = Frame(self._index, at, arrived, raw)
             self._index, self._last = self._index + 1, at
             self._tally.count(read=1)
-            self._tally.state = "playing"
+            self._tally.state, self._tally.error = "playing", None
             if self._picker.wants(frame.index, at):
                 self._tally.count(asked=1)
                 if not self._slot.put(frame):
@@ -139,7 +147,7 @@ class Reader:
                 self._tally.dropped = self._slot.dropped
         return True
 
-    def _frames(self) -> Iterator[tuple[float | None, av.VideoFrame | Path]]:
+    def _frames(self, clock: _Clock) -> Iterator[tuple[float | None, av.VideoFrame | Path]]:
         """Frames with the times they tell, s."""
         if self._source.kind is Kind.FOLDER:
             self._tally.count(opened=1)
@@ -157,6 +165,8 @@ class Reader:
             if not container.streams.video:
                 raise UsageError("it has no video")
             stream = container.streams.video[0]
+            clock.step = 1 / float(stream.guessed_rate or _RATE)
+            clock.resets |= bool(container.format.flags & _DISCONTINUOUS)
             # Of one picture too, where it is cut into slices; by the frame several pictures would wait.
             stream.thread_type = "SLICE" if self._source.live else "AUTO"
             for packet in container.demux(stream):
@@ -170,29 +180,39 @@ class Reader:
 
 
 class _Clock:
-    """A stream's times as seconds since the source's first frame, growing whatever the stream's clock does."""
+    """A stream's times as seconds since the source's first frame.
 
-    def __init__(self, begin: float) -> None:
+    Args:
+        resets: whether the stream's clock may be set anew, as a camera's is; elsewhere a gap is a gap.
+
+    Attributes:
+        step: between frames whose stream tells no times, s.
+    """
+
+    def __init__(self, resets: bool) -> None:
+        self.resets = resets
+        self.step = 1 / _RATE
+        self._next: float | None = None
         self._offset: float | None = None
-        self._at = begin
-        self._step = 1 / _RATE
 
-    def read(self, told: float | None) -> float:
-        """The time of the next frame, whose stream tells it, or not."""
-        if told is None:
-            self._at += self._step
-            return self._at
-        if self._offset is None:
-            self._offset = self._at - told
-        at = told + self._offset
-        if abs(at - self._at) > _JUMP_S:
-            self._offset += self._at + self._step - at
+    def read(self, told: float | None, begin: float) -> float:
+        """The time of the next frame, whose stream tells it, or not.
+
+        Args:
+            told: by the stream, s.
+            begin: the time of the first one, s.
+        """
+        at = begin if self._next is None else self._next
+        if told is not None:
+            if self._offset is None or (self.resets and abs(told + self._offset - at) > _JUMP_S):
+                self._offset = at - told
             at = told + self._offset
-        self._at = at
+        self._next = at + self.step
         return at
 
 
 def _told(error: Exception, source: Source) -> str:
-    """In a line, without the address, which may hold a password."""
-    text = error.message if isinstance(error, ClientError) else f"{type(error).__name__}: {error}"
+    """In a line, without the address, which may hold a password; an OSError's own text quotes it in its way."""
+    said = error.strerror if isinstance(error, OSError | av.error.FFmpegError) else None
+    text = error.message if isinstance(error, ClientError) else f"{type(error).__name__}: {said or error}"
     return " ".join(text.replace(source.address, source.name).split())[:_MESSAGE]

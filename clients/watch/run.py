@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,8 +52,9 @@ class Written:
             sources: that write.
 
         Raises:
-            UsageError: a file that cannot be written.
+            UsageError: a file that cannot be written, or would take the place of a source.
         """
+        self._spare(sources)
         folders = [folder for folder in (self.videos, self.crops) if folder]
         try:
             for folder in folders:
@@ -63,16 +65,30 @@ class Written:
         except OSError as error:
             raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
         files = {source.name: source.file for source in sources}
-        outputs: list[Output] = [Lines(out, owned=self.output is not None)]
+        outputs: list[Output] = [Lines(out, self.output)]
         outputs += [Videos(self.videos, files, self.blur)] if self.videos else []
         outputs += [Crops(self.crops, files)] if self.crops else []
         return outputs
+
+    def _spare(self, sources: Sequence[Source]) -> None:
+        written = {self.output.resolve(): "--output"} if self.output else {}
+        if self.crops:
+            written |= {(self.crops / source.file).resolve(): "--crops" for source in sources}
+        for source in sources:
+            if source.lasting:
+                continue
+            path = Path(source.address).resolve()
+            if path in written:
+                raise UsageError(f"{written[path]} would write into {source.name}, which is watched: choose another")
+            # By the whole folder, as a source goes on in further files.
+            if self.videos and path.parent == self.videos.resolve() and path.suffix == ".mp4":
+                raise UsageError(f"--video {self.videos} could replace {source.name}, which is watched: choose another")
 
 
 def watch(
     client: Mapping[str, object], sources: Sequence[Source], reading: Reading, sending: Sending, written: Written
 ) -> int:
-    """Watch until every source has ended, or SIGINT or SIGTERM.
+    """Watch until every source has ended, or SIGINT or SIGTERM; a second one does not wait for what was sent.
 
     Args:
         client: arguments of an AsyncClient.
@@ -86,7 +102,8 @@ def watch(
 
     Raises:
         ClientError: one that every frame would meet.
-        OSError: a result that cannot be written.
+        OSError: a result that cannot be written; with its name.
+        KeyboardInterrupt: told to end twice.
     """
     tallies = [Tally(source.name) for source in sources]
     outputs = written.outputs(sys.stdout.buffer, sources)
@@ -99,9 +116,16 @@ def watch(
 
     async def run() -> None:
         ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task
+
+        def end() -> None:
+            if ended.is_set():
+                task.cancel()
+            ended.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, ended.set)
+            loop.add_signal_handler(number, end)
         showing = asyncio.create_task(show(tallies, sys.stderr, live))
         try:
             async with AsyncClient(**client) as asked:  # type: ignore[arg-type]
@@ -111,15 +135,18 @@ def watch(
             await asyncio.wait([showing])
 
     try:
-        asyncio.run(run())
+        with contextlib.ExitStack() as stack:
+            for output in outputs:
+                stack.callback(output.close)
+            asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     finally:
-        for output in outputs:
-            output.close()
         for tally in tallies:
             print(f"mogface watch: {tally.line()}", file=sys.stderr)
     # A camera that was away at the end is no fault; one that never came is.
     faults = [
-        bool(tally.failed or (tally.error and not (source.lasting and tally.read)))
+        bool(tally.failed or (not tally.read if source.lasting else tally.error))
         for tally, source in zip(tallies, sources, strict=True)
     ]
     return int(any(faults))

@@ -13,6 +13,7 @@ from clients.errors import UsageError
 from clients.sources import SUFFIXES
 
 _SCHEMES = ("rtsp", "rtsps", "http", "https", "rtmp", "rtmps", "srt", "udp", "tcp", "rtp")
+#: Characters of a message; bytes of a file's name, which has 255 at most.
 _TEXT_LIMIT, _FILE_LIMIT = 200, 100
 
 
@@ -68,7 +69,8 @@ def sources(words: Sequence[str], live: bool = False) -> list[Source]:
 def _file(source: Source) -> str:
     path = Path(source.name)
     name = {Kind.FILE: path.stem, Kind.FOLDER: path.resolve().name}.get(source.kind, source.name)
-    return re.sub(r"[^\w.-]+", "_", name).strip("._")[-_FILE_LIMIT:] or source.kind.value
+    name = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[-_FILE_LIMIT:].decode("utf-8", "ignore")
+    return name.strip("._") or source.kind.value
 
 
 def _source(word: str, live: bool) -> Source:
@@ -86,7 +88,8 @@ def _source(word: str, live: bool) -> Source:
         name = f"{address.scheme}://{host}{address.path}"
         if address.scheme not in _SCHEMES or not host:
             raise UsageError(f"{name}: expected HOST and a scheme of {', '.join(_SCHEMES)}")
-        return Source(name, Kind.STREAM, word, True)
+        # FFmpeg knows the schemes in small letters alone.
+        return Source(name, Kind.STREAM, address.scheme + word[len(address.scheme) :], True)
     path = Path(word)
     if path.is_dir():
         if not frames_of(path):

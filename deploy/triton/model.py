@@ -38,7 +38,7 @@ from handler.errors import (  # noqa: E402
     MogFaceError,
 )
 from handler.pipeline import Pipeline  # noqa: E402
-from handler.request import Request  # noqa: E402
+from handler.request import HEADER_PREFIX, Request  # noqa: E402
 from handler.response import Response, encode_error  # noqa: E402
 
 log = logging.getLogger("mogface")
@@ -112,6 +112,8 @@ class TritonPythonModel:
     def _rows(self, request: Any) -> Iterator[Request | MogFaceError]:
         """One request of the pipeline for each image, or the error of one that has no pixels."""
         options = json.loads(request.parameters() or "{}")
+        # As headers: among the fields a parameter could be a further image, whose answer no row would hold.
+        headers = {f"{HEADER_PREFIX}{name}": value for name, value in {**options, "output": "json"}.items()}
         if "output" in options:
             error = InvalidOption("output is 'json' here: tensors hold boxes, scores and landmarks beside it")
         else:
@@ -122,7 +124,7 @@ class TritonPythonModel:
                 if error:
                     raise error
                 data = _picture(image) if self._pixels else bytes(image)
-                yield Request({**options, "output": "json", "image": data}, {}, request.request_id())
+                yield Request({"image": data}, headers, request.request_id())
             except MogFaceError as refused:
                 yield refused
 

@@ -26,6 +26,18 @@ def test_one_a_gpu() -> None:
     assert layout([CARDS], Wish(), False) == Layout(8, 4)
 
 
+def test_gpus_without_the_cores_for_their_workers() -> None:
+    # Ray names no CPU where a node has none.
+    assert layout([CARDS, {"GPU": 4.0}], Wish(), True) == Layout(4, 4, 1.0)
+    assert layout([{"CPU": 4.0, "GPU": 1.0}], Wish(workers_per_gpu=8), True) == Layout(4, 1, 1 / 8)
+    assert layout([CARDS], Wish(threads=16), True) == Layout(2, 16, 1.0)
+    with pytest.raises(UsageError, match="room for 0"):
+        layout([{"GPU": 4.0}], Wish(), True)
+    # Ray would wait for them without end.
+    with pytest.raises(UsageError, match="room for 0"):
+        layout([CARDS], Wish(threads=33), True)
+
+
 def test_no_room() -> None:
     with pytest.raises(UsageError, match="no node of the cluster has a core"):
         layout([HEAD], Wish(), True)

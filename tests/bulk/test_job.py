@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from bulk.schema import Row
 from bulk.store import Store
 from clients.results import Result
 from handler.detections import LANDMARKS
+from tests.checkout import ROOT
 
 JOB = Job("/input", {"name": "centerface"}, {"max_faces": 3}, "parquet", Columns(), 4)
 POINTS = {name: [1.5, 2.25] for name in LANDMARKS}
@@ -65,6 +68,19 @@ def test_a_part_is_done_when_its_last_file_is_there(store: Store) -> None:
     # Written again it is the same: no double.
     assert folder.write(7, ROWS) == counts
     assert store.names("faces") == store.names("errors") == ["part-0000007.parquet"]
+
+
+def test_a_process_that_is_killed_leaves_whole_files_alone(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "out"))
+    store.write("faces/whole", b"whole")
+    script = (
+        "import os; from bulk.store import Store; os.fsync = lambda file: os._exit(9); "
+        f"Store({store.url!r}).write('faces/killed', b'half')"
+    )
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 9
+    assert [path.name for path in (tmp_path / "out" / "faces").iterdir()] == ["whole"]
+    store.tidy()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["faces"]
 
 
 def test_another_job_does_not_go_on_here(store: Store) -> None:
@@ -140,7 +156,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         store.write("a", b"second")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["a"]
     assert store.read("a") == b"first"
 
 

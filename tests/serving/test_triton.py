@@ -109,16 +109,19 @@ def test_faces_are_the_pipelines_byte_for_byte(ask: Ask, pipeline: Pipeline, ove
 
 @pytest.mark.parametrize("over", PROTOCOLS)
 def test_options_are_parameters(ask: Ask, over: str) -> None:
-    none, without, unknown, picture = ask(
+    none, without, unknown, image, picture = ask(
         _request(over, PHOTOGRAPH, score_threshold="0.99"),
         _request(over, PHOTOGRAPH, landmarks=False, max_faces=1),
         _request(over, PHOTOGRAPH, colour="red"),
+        _request(over, PHOTOGRAPH, image2="AAAA"),
         _request(over, PHOTOGRAPH, output="image"),
     )
     assert (none["count"], none["boxes"]) == ([[0]], [[]])
     assert json.loads(without["faces"][0])["faces"][0]["landmarks"] is None
     assert without["landmarks"] == [[[[-1e9, -1e9]] * 5]]
-    assert json.loads(unknown["error"])["error"]["type"] == "invalid_option"
+    # A parameter that were taken as a further image would leave the row without faces.
+    for wrong in (unknown, image):
+        assert json.loads(wrong["error"])["error"]["type"] == "invalid_option"
     assert "output is 'json' here" in json.loads(picture["error"])["error"]["message"]
 
 

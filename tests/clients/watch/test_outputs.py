@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
+import pytest
 from PIL import Image
 
 from clients import Answer, Face, Model, QueueFull
@@ -33,7 +36,7 @@ def seen(index: int, folder: Path, faces: Sequence[Face] = (), error: ClientErro
 
 def test_a_line_a_frame(tmp_path: Path) -> None:
     out = io.BytesIO()
-    lines = Lines(out, owned=False)
+    lines = Lines(out)
     lines.write(seen(3, tmp_path, [Face((1, 2, 3, 4), 0.5)]))
     lines.write(seen(4, tmp_path, error=QueueFull("full")))
     lines.close()
@@ -58,6 +61,80 @@ def test_videos_have_the_frames_that_were_answered_at_their_times(tmp_path: Path
         frames = list(container.decode(video=0))
     assert np.allclose([frame.time for frame in frames], [0, 0.1, 0.5], atol=1e-3)
     assert [(frame.width, frame.height) for frame in frames] == [SIZE] * 3
+
+
+def test_a_further_file_takes_no_other_sources_place(tmp_path: Path) -> None:
+    videos = Videos(tmp_path / "videos", {"door": "door", "other door": "door.2"})
+    videos.write(replace(seen(0, tmp_path), source="other door"))
+    for index, side in enumerate((0, 20, 20, 40)):
+        videos.write(seen(index, tmp_path, side=side))
+    videos.close()
+    widths = {}
+    for path in (tmp_path / "videos").iterdir():
+        with av.open(str(path)) as container:
+            widths[path.name] = [frame.width for frame in container.decode(video=0)]
+    width = SIZE[0]
+    assert widths == {
+        "door.mp4": [width],
+        "door.2.mp4": [width],
+        "door.3.mp4": [width + 20] * 2,
+        "door.4.mp4": [width + 40],
+    }
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file grows over 300 kB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_video_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
+    pictures, folder = tmp_path, tmp_path / "videos"
+    with pytest.raises(OSError, match=r"door\.mp4"):
+        fill(Videos(folder, {"door": "door"}), pictures)
+    # Of another source what could be written is whole all the same.
+    videos = Videos(folder, {"door": "door", "quiet": "quiet"})
+    videos.write(replace(seen(0, pictures), source="quiet"))
+    with pytest.raises(OSError, match=r"door\.mp4"):
+        fill(videos, pictures)
+    assert [path.name for path in folder.iterdir()] == ["quiet.mp4"]
+    with av.open(str(folder / "quiet.mp4")) as container:
+        assert len(list(container.decode(video=0))) == 1
+
+
+def fill(videos: Videos, pictures: Path) -> None:
+    """Frames until there is no room, then the end, as a run has them."""
+    try:
+        for index in range(40):
+            videos.write(seen(index, pictures))
+    finally:
+        videos.close()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (33, 17)])
+def test_odd_sizes(tmp_path: Path, size: tuple[int, int]) -> None:
+    raw = av.VideoFrame.from_ndarray(np.zeros((size[1], size[0], 3), np.uint8), format="rgb24")
+    videos = Videos(tmp_path, {"door": "door"})
+    answer = Answer(Model("", "", "", "", ""), *size, "", 1.0, (), {}, 1)
+    videos.write(Seen("door", Frame(0, 0.0, 0.0, raw), answer, 0.0))
+    videos.close()
+    with av.open(str(tmp_path / "door.mp4")) as container:
+        [frame] = container.decode(video=0)
+    assert (frame.width, frame.height) == (size[0] + 1, size[1] + 1)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    path = Path("/dev/full")
+    lines = Lines(path.open("ab"), path)
+    with pytest.raises(OSError, match="/dev/full"):
+        lines.write(seen(0, tmp_path))
+    with pytest.raises(OSError, match="standard output"), path.open("ab", buffering=0) as file:
+        Lines(file).write(seen(0, tmp_path))
+    with pytest.raises(OSError, match="/dev/full"):
+        lines.close()
 
 
 def test_crops_by_source_frame_and_face(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import itertools
 import threading
 import time
 import wave
@@ -76,6 +77,29 @@ def test_times_of_a_variable_rate(tmp_path: Path) -> None:
     frames, tally = read(str(tmp_path / "film.mp4"), Reading(fps=4))
     assert [frame.index for frame in frames] == [0, 3, 4, 5]
     assert (tally.read, tally.asked) == (6, 4)
+
+
+def test_a_gap_is_a_gap_where_clocks_are_not_set_anew(tmp_path: Path) -> None:
+    times = [0.0, 20.0, 40.0, 40.04]
+    frames, _ = read(str(film(tmp_path / "film.mp4", times=times).path))
+    assert np.allclose([frame.seconds for frame in frames], times, atol=1e-3)
+    frames, _ = read(str(film(tmp_path / "film.ts", times=times).path))
+    seconds = [frame.seconds for frame in frames]
+    assert max(np.diff(seconds)) < 5
+    assert seconds == sorted(set(seconds))
+
+
+@pytest.mark.parametrize("fps", [25.0, 10.0])
+def test_a_video_that_tells_no_times_has_those_of_its_rate(tmp_path: Path, fps: float) -> None:
+    frames, _ = read(str(film(tmp_path / "film.h264", fps=fps).path))
+    assert np.allclose([frame.seconds for frame in frames], np.arange(20) / fps)
+
+
+def test_frames_that_change_their_size(tmp_path: Path) -> None:
+    parts = [film(tmp_path / f"{side}.h264", size=(side, 240)).path.read_bytes() for side in (320, 640)]
+    (tmp_path / "film.h264").write_bytes(b"".join(parts))
+    frames, _ = read(str(tmp_path / "film.h264"))
+    assert [frame.image().width for frame in frames] == [320] * 20 + [640] * 20
 
 
 @pytest.mark.parametrize(
@@ -156,6 +180,16 @@ def test_what_is_no_video(tmp_path: Path, content: bytes) -> None:
     assert tally.error
 
 
+def test_a_file_of_which_nothing_can_be_decoded_failed(tmp_path: Path) -> None:
+    data = bytearray(film(tmp_path / "film.mp4").path.read_bytes())
+    begin, end = data.index(b"mdat") + 4, data.index(b"moov") - 4
+    data[begin:end] = bytes(end - begin)
+    (tmp_path / "film.mp4").write_bytes(data)
+    frames, tally = read(str(tmp_path / "film.mp4"))
+    assert (frames, tally.state, tally.error) == ([], "failed", "no frame of it could be decoded")
+    assert tally.opened == 1
+
+
 def test_a_sound_has_no_video(tmp_path: Path) -> None:
     with wave.open(str(tmp_path / "sound.wav"), "wb") as sound:
         sound.setparams((1, 2, 8000, 0, "NONE", ""))
@@ -217,8 +251,30 @@ def test_a_stream_that_goes_away_and_comes_back(tmp_path: Path, serve: Serve) ->
     assert tally.name.startswith("http://127.0.0.1:")
 
 
-def test_a_stream_that_never_comes_is_tried_until_told_to_end(serve: Serve, tmp_path: Path) -> None:
-    address = serve(tmp_path / "nothing", [])
+def test_the_clock_begins_with_the_first_frame_and_goes_on(tmp_path: Path, serve: Serve) -> None:
+    made = film(tmp_path / "film.ts", count=50)
+    size = made.path.stat().st_size
+    # Away twice before it comes: that is nothing of its clock.
+    address = serve(made.path, [0, 0, size // 4, size, size])
+    frames, _ = read(address, enough=lambda tally: tally.opened > 2 and tally.read > 80)
+    assert frames[0].seconds == 0
+    for before, frame in itertools.pairwise(frames):
+        passed = frame.arrived - frames[0].arrived
+        steps = frame.index - before.index
+        assert frame.seconds <= max(passed, before.seconds + 0.05 * steps) + 0.01
+        assert frame.seconds - before.seconds > 0.03 * steps, "a burst is not pressed into one moment"
+
+
+@pytest.mark.parametrize("password", [r"se\cret", "se'cret"])
+def test_a_password_is_not_told_however_it_is_quoted(password: str) -> None:
+    tally = away(f"http://alice:{password}@127.0.0.1:1/door")
+    assert tally.error is not None
+    assert "refused" in tally.error
+    assert "cret" not in tally.line()
+
+
+def away(address: str) -> Tally:
+    """Of a stream, told to end when it has failed to come once."""
 
     async def run() -> Tally:
         [source] = sources([address])
@@ -234,6 +290,10 @@ def test_a_stream_that_never_comes_is_tried_until_told_to_end(serve: Serve, tmp_
         assert await asyncio.to_thread(reader.join, 30)
         return tally
 
-    tally = asyncio.run(run())
+    return asyncio.run(run())
+
+
+def test_a_stream_that_never_comes_is_tried_until_told_to_end(serve: Serve, tmp_path: Path) -> None:
+    tally = away(serve(tmp_path / "nothing", []))
     assert tally.error is not None
     assert "secret" not in tally.line()

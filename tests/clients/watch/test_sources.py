@@ -41,6 +41,20 @@ def test_names_of_files(address: str, file: str) -> None:
     assert [source.file for source in sources([address])] == [file]
 
 
+def test_a_name_of_a_file_has_room_beside_it(tmp_path: Path) -> None:
+    letter = "\N{HIRAGANA LETTER A}"
+    film = tmp_path / f"{letter * 82}.mp4"
+    film.write_bytes(b"")
+    [source] = sources([str(film)])
+    assert 50 < len(source.file.encode()) <= 100
+    assert set(source.file) == {letter}
+
+
+def test_schemes_in_capitals() -> None:
+    [source] = sources(["RTSP://alice:Secret@Camera/Live"])
+    assert source.address == "rtsp://alice:Secret@Camera/Live"
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [
